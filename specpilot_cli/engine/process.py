@@ -1,0 +1,101 @@
+"""Server processes: start detached from our own import path, wait for readiness, kill the whole tree."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from specpilot_cli.core.errors import ExternalFailed
+
+
+def free_port() -> int:
+    """A port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def last_line(log: Path) -> str:
+    """Last non-empty line of a log, for error messages."""
+    with suppress(OSError):
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return lines[-1].strip()
+    return "the log is empty"
+
+
+class EngineProcess:
+    """A child in its own process group, so that killing it takes its children along."""
+
+    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        with open(log, "ab") as sink:
+            try:
+                self._child = subprocess.Popen(
+                    list(argv),
+                    cwd=cwd,
+                    env={**os.environ, **env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=sink,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ExternalFailed(f"{argv[0]} could not be started.", str(error)) from None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the group's leader."""
+        return self._child.pid
+
+    def alive(self) -> bool:
+        """Whether the leader still runs."""
+        return self._child.poll() is None
+
+    def wait_ready(self, ready: object, timeout_s: float) -> None:
+        """Poll `ready()` until it is true.
+
+        Raises:
+            ExternalFailed: the process ended, or the time is over.
+        """
+        assert callable(ready)
+        limit = time.monotonic() + timeout_s
+        while time.monotonic() < limit:
+            if not self.alive():
+                raise ExternalFailed(
+                    f"The engine ended with code {self._child.returncode} before it was ready.",
+                    last_line(self.log),
+                    f"The whole log: {self.log}",
+                )
+            if ready():
+                return
+            time.sleep(0.05)
+        self.kill()
+        raise ExternalFailed(
+            f"The engine was not ready after {timeout_s:g} s.", last_line(self.log), f"The whole log: {self.log}"
+        )
+
+    def kill(self) -> None:
+        """SIGTERM to the group's processes, SIGKILL to those that stay."""
+        import psutil
+
+        try:
+            leader = psutil.Process(self._child.pid)
+            tree = [leader, *leader.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            tree = []
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, stubborn = psutil.wait_procs(tree, timeout=3)
+        for process in stubborn:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=5)
