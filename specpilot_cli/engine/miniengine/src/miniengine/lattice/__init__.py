@@ -1,0 +1,1 @@
+"""The drafter's candidate lattice and what is proposed from it."""
