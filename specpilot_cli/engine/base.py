@@ -34,6 +34,8 @@ class TokenScore:
     top_logit: float | None
     """Raw logit of the argmax; None where the engine does not give it."""
     token_logit: float | None
+    top: tuple[tuple[int, float], ...] = ()
+    """(id, logprob) of the most likely tokens, as many as the engine gave."""
 
 
 class Server(Protocol):
@@ -99,4 +101,8 @@ class Adapter(Protocol):
         Raises:
             ExternalFailed: it did not come up; the message quotes the log's last line.
         """
+        ...
+
+    def scorer_args(self, server_args: Sequence[str]) -> tuple[str, ...]:
+        """Flags of a token-forcing scorer for the same target: AR, FP32 LM head."""
         ...
