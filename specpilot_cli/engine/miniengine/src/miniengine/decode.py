@@ -12,8 +12,8 @@ from torch import Tensor
 from .cache import Cache, KVSlots
 from .clock import PhaseClock
 from .drafter import Drafter, draft_block
-from .lattice.build import Lattice, build_lattice
-from .lattice.proposal import Proposal, accept_chain, greedy_chain
+from .lattice import Lattice, build_lattice
+from .proposal import Proposal, accept_chain, greedy_chain
 from .model import Model, Pass
 
 PREFILL_ROWS = 256
@@ -73,6 +73,10 @@ class Decoder:
         """The target's greedy tokens [...] for final hidden rows (ties: lowest id)."""
         return self.model.logits(hidden).argmax(-1)
 
+    def target_pass(self, tokens: Tensor, cache: Cache) -> Pass:
+        """The target over tokens [B, T] behind the cache: the AR pass for one row, a chain to verify for more."""
+        return self.model.forward(tokens, cache, snapshots=tokens.shape[1] > 1)
+
     @torch.inference_mode()
     def generate(self, requests: list[Request], want_lattice: bool = False) -> Decoded:
         """Decode all requests as one static batch; a finished sequence leaves the batch at once."""
@@ -124,7 +128,7 @@ class Decoder:
     def plain_step(self, cache: Cache, anchor: Tensor, clock: PhaseClock) -> list[list[int]]:
         """One autoregressive step: one new token per sequence."""
         with clock("verify"):
-            out = self.model(anchor.unsqueeze(1), cache)
+            out = self.target_pass(anchor.unsqueeze(1), cache)
             tokens: list[list[int]] = self.predict(out.hidden).tolist()
         with clock("commit"):
             cache.commit(out.written, torch.ones_like(anchor))
@@ -138,7 +142,7 @@ class Decoder:
             lattice = self.draft(cache, context, anchor)
             proposal = greedy_chain(lattice, anchor)
         with clock("verify"):
-            out = self.model(proposal.tokens, cache, snapshots=True)
+            out = self.target_pass(proposal.tokens, cache)
             predicted = self.predict(out.hidden).tolist()
         with clock("accept"):
             counts = accept_chain(proposal, predicted)

@@ -2,7 +2,7 @@
 
 Backbone after DFlash (z-lab): keys and values of each layer come from projected target features of the committed
 positions and from the block itself (bidirectional inside the block).  Row j predicts position anchor + j + 1, as
-DSpark does (arXiv 2607.05147).  Two heads give the same kind of lattice, see `lattice/`.
+DSpark does (arXiv 2607.05147).  Two heads give the same kind of lattice, see `lattice.py`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class DrafterLayer(nn.Module):
 
     def forward(self, x: Tensor, block: Block, k: Tensor, v: Tensor) -> Tensor:
         """x [B, m, hidden], context k, v [B, S, kv_heads, D]."""
-        x = x + self.mixer(F.rms_norm(x, x.shape[-1:], self.norm1, self.eps), block, k, v)[0]
-        return x + self.mlp(F.rms_norm(x, x.shape[-1:], self.norm2, self.eps))
+        x = x + self.mixer.forward(F.rms_norm(x, x.shape[-1:], self.norm1, self.eps), block, k, v)[0]
+        return x + self.mlp.forward(F.rms_norm(x, x.shape[-1:], self.norm2, self.eps))
 
 
 class Drafter(nn.Module):
@@ -46,9 +46,9 @@ class Drafter(nn.Module):
         self.features = weight(hidden, len(config.target_layer_ids) * hidden)
         self.feature_norm = nn.Parameter(torch.ones(hidden))
         self.mask_embedding = nn.Parameter(torch.randn(hidden) * 0.02)
-        self.layers = nn.ModuleList(
-            DrafterLayer(config, hidden, model.rms_norm_eps) for _ in range(config.num_hidden_layers)
-        )
+        stack = [DrafterLayer(config, hidden, model.rms_norm_eps) for _ in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList(stack)
+        self.mixers = [layer.mixer for layer in stack]
         self.norm = nn.Parameter(torch.ones(hidden))
         self.predecessor = nn.Parameter(torch.randn(model.vocab_size, config.rank) * 0.02)  # A, or W1
         self.successor = nn.Parameter(torch.randn(model.vocab_size, config.rank) * 0.02)  # B, or W2
@@ -63,7 +63,7 @@ class Drafter(nn.Module):
     def project(self, features: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Context keys and values [layers, B, T, kv_heads, D] of target features [B, T, F]."""
         x = F.rms_norm(F.linear(features, self.features), self.feature_norm.shape, self.feature_norm, self.eps)
-        pairs = [layer.mixer.project_kv(x, cos, sin) for layer in self.layers]
+        pairs = [mixer.project_kv(x, cos, sin) for mixer in self.mixers]
         return torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs])
 
     def forward(self, anchor: Tensor, block: Block, k: Tensor, v: Tensor) -> Tensor:

@@ -64,7 +64,8 @@ def snapshots(update: Update) -> Tensor:
     """State after every row, [B, T, H, K, V] (one snapshot per verified position, as SGLang 0.5.20 keeps them)."""
     products = (update.k.unsqueeze(-1) * update.u.unsqueeze(-2)).flatten(3)
     states = update.decay0 * update.state.flatten(2).unsqueeze(2) + update.decay @ products
-    return states.transpose(1, 2).unflatten(3, (update.k.shape[3], update.u.shape[3]))
+    batch, heads, rows, key_dim = update.k.shape
+    return states.view(batch, heads, rows, key_dim, -1).transpose(1, 2)
 
 
 def chunked(

@@ -52,13 +52,13 @@ class Attention(nn.Module):
 
     def project_kv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Keys (rotated) and values [B, T, kv_heads, D] of rows that ask nothing (a drafter's context)."""
-        kv = F.linear(x, self.qkv[self.heads * self.head_dim :]).unflatten(-1, (2 * self.kv_heads, self.head_dim))
+        kv = F.linear(x, self.qkv[self.heads * self.head_dim :]).view(*x.shape[:2], -1, self.head_dim)
         k, v = kv.chunk(2, 2)
         return rotate(k, cos, sin), v
 
     def forward(self, x: Tensor, block: Block, past_k: Tensor, past_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, T, hidden], past [B, S, kv_heads, D] -> output and the block's own keys and values."""
-        qkv = F.linear(x, self.qkv).unflatten(-1, (self.heads + 2 * self.kv_heads, self.head_dim))
+        qkv = F.linear(x, self.qkv).view(*x.shape[:2], -1, self.head_dim)
         qk = rotate(qkv[:, :, : self.heads + self.kv_heads], block.cos, block.sin)
         q, k, v = qk[:, :, : self.heads], qk[:, :, self.heads :], qkv[:, :, self.heads + self.kv_heads :]
         keys, values = torch.cat((past_k, k), 1), torch.cat((past_v, v), 1)
@@ -89,15 +89,16 @@ class GatedDeltaNet(nn.Module):
 
     def heads_of(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split the convolved channels into q, k [B, H, T, K] (unit length, q scaled) and v [B, H, T, V]."""
-        q, k, v = mixed.split([self.heads * self.key_dim] * 2 + [self.heads * self.value_dim], -1)
-        qk = F.normalize(torch.stack((q, k)).unflatten(-1, (self.heads, self.key_dim)), dim=-1, eps=1e-6).transpose(2, 3)
-        return qk[0] * self.key_dim**-0.5, qk[1], v.unflatten(-1, (self.heads, self.value_dim)).transpose(1, 2)
+        shape, keys = mixed.shape[:2], 2 * self.heads * self.key_dim
+        qk = F.normalize(mixed[..., :keys].view(*shape, 2, self.heads, self.key_dim), dim=-1).permute(2, 0, 3, 1, 4)
+        v = mixed[..., keys:].view(*shape, self.heads, self.value_dim).transpose(1, 2)
+        return qk[0] * self.key_dim**-0.5, qk[1], v
 
     def forward(
         self, x: Tensor, block: Block, conv_state: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, T, hidden] -> output, convolution rows [B, kernel - 1 + T, C], state after (every or the last) row."""
-        inputs, gate, b, a = F.linear(x, self.proj).split(self.split, -1)
+        inputs, gate, b, a = torch.split(F.linear(x, self.proj), self.split, -1)
         rows = torch.cat((conv_state, inputs), 1)
         mixed = F.silu((self.windows(rows, block) * self.conv).sum(-1))
         q, k, v = self.heads_of(mixed.to(state.dtype))  # the recurrence stays in float32 under bfloat16 weights

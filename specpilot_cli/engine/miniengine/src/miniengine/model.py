@@ -102,11 +102,13 @@ class Model(nn.Module):
             if kind == FULL:
                 past = cache.kv.k[full, :, : cache.longest], cache.kv.v[full, :, : cache.longest]
                 x, k, v = layer(x, block, *past)
-                written.keys.append(k), written.values.append(v)
+                written.keys.append(k)
+                written.values.append(v)
                 full += 1
             else:
                 x, rows, states = layer(x, block, cache.conv[linear], cache.state[linear])
-                written.conv_rows.append(rows), written.states.append(states)
+                written.conv_rows.append(rows)
+                written.states.append(states)
                 linear += 1
             if index in self.feature_layers:
                 features.append(x)

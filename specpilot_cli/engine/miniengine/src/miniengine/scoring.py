@@ -35,7 +35,7 @@ def score(model: Model, ids: list[int], start: int, top: int) -> dict[str, Any]:
         following = ids[begin + skip + 1 : begin + len(part) + 1]
         chosen = logprobs[torch.arange(len(following)), torch.tensor(following)]
         tokens += [[value, token] for value, token in zip(chosen.tolist(), following, strict=True)]
-        order = logits.sort(-1, descending=True, stable=True).indices[:, :top]
+        order = torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :top]
         for store, values in ((top_logprobs, logprobs), (top_logits, logits)):
             picked = values.gather(-1, order).tolist()
             store += [[list(p) for p in zip(v, i, strict=True)] for v, i in zip(picked, order.tolist(), strict=True)]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..drafter import Drafter
+from .drafter import Drafter
 
 
 @dataclass

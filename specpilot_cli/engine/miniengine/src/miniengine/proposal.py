@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .build import Lattice
+from .lattice import Lattice
 
 
 @dataclass

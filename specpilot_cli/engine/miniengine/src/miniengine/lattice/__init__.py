@@ -1,1 +1,0 @@
-"""The drafter's candidate lattice and what is proposed from it."""
