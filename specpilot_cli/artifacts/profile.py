@@ -75,6 +75,8 @@ class Acceptance(Record):
     """Share of steps whose first d drafts were all correct, d = 1..m."""
     oracle_tau: Tau | None
     """τ if every step accepted while the target's token is among the drafter's candidates; None where not recorded."""
+    oracle_chain_tau: Tau | None = None
+    """τ of the verified chain on the same recorded steps (those whose whole continuation is known)."""
     oracle_steps: Count = 0
     candidates: Count = 0
     """Candidates per position that the oracle may choose from."""
@@ -88,7 +90,7 @@ class AutoregressiveStep(Record):
 
 
 class ProfileBody(Record):
-    """See `docs`: every time is a mean over the steps of the measured window unless its name says otherwise."""
+    """Every time is a mean over the steps of the measured window unless its name says otherwise."""
 
     deployment: DeploymentRecord
     server: ServerRecord

@@ -79,12 +79,18 @@ class HttpServer:
         *,
         ignore_eos: bool = False,
         lattice: bool = False,
+        speculative: bool = True,
     ) -> list[Generation]:
-        """See `engine.base.Server.generate`. The clock stops when the whole body has arrived, before it is parsed."""
+        """See `engine.base.Server.generate`. The clock stops when the whole body has arrived, before it is parsed.
+
+        speculative=False decodes AR in a server that has a drafter (miniengine only).
+        """
         sampling = {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
         body: dict[str, Any] = {"input_ids": [list(p) for p in prompts], "sampling_params": sampling}
         if lattice:
             body["return_lattice"] = True
+        if not speculative:
+            body["speculative"] = False
         started = time.perf_counter()
         answer = self._send("POST", "/generate", body)
         wall = time.perf_counter() - started
