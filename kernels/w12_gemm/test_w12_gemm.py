@@ -1,0 +1,97 @@
+"""W12 GEMM: the decoder over every code on the CPU, the kernel against float64 on a GPU."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot_kernels._testing.inputs import activations, adversarial_weight, realistic_weight
+from specpilot_kernels._testing.tolerance import gemm_bound
+from specpilot_kernels.w12_gemm import gen_wgmma, op, reference
+from specpilot_kernels.w12_pack import op as w12
+
+HERE = Path(gen_wgmma.__file__).parent
+
+SHIM = """
+#define __device__
+#define __forceinline__ inline
+#include <cstdint>
+static inline uint32_t __funnelshift_l(uint32_t lo, uint32_t hi, int by) { return hi << by | lo >> (32 - by); }
+static inline uint32_t __funnelshift_r(uint32_t lo, uint32_t hi, int by) { return lo >> by | hi << (32 - by); }
+#include "decode.cuh"
+extern "C" void run(const uint32_t* w0, const uint32_t* w1, const uint32_t* b, uint32_t* out, int n) {
+  for (int i = 0; i < n; ++i) {
+    uint32_t a[4];
+    decode(w0[i], w1[i], b[i], a);
+    for (int j = 0; j < 4; ++j) out[4 * i + j] = a[j];
+  }
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_decoder_on_every_code_in_every_place(tmp_path: Path) -> None:
+    source, library = tmp_path / "shim.cpp", tmp_path / "shim.so"
+    source.write_text(SHIM)
+    subprocess.run(["c++", "-O1", "-shared", "-fPIC", f"-I{HERE}", str(source), "-o", str(library)], check=True)
+    generator = torch.Generator().manual_seed(0)
+    # eight shuffled copies of all 4,096 codes: every code stands in every half of every register
+    code = torch.stack([torch.randperm(4096, generator=generator) for _ in range(8)], 1).int()
+    half = (code & 0x7FF) | (code >> 11 << 15)
+    pairs = half[:, 0::2] | half[:, 1::2] << 16
+    words = [word.contiguous() for word in w12._to_words(pairs)]
+    out = torch.empty_like(pairs)
+    ctypes.CDLL(str(library)).run(*(ctypes.c_void_p(t.data_ptr()) for t in [*words, out]), ctypes.c_int(4096))
+    # BF16 exponents 0x70 + offset: the constant 0x3800 in the otherwise empty bits 14..11
+    assert torch.equal(out, pairs | 0x38003800)
+
+
+def test_wgmma_wrappers_are_what_the_generator_writes() -> None:
+    assert (HERE / "wgmma_rs.cuh").read_text() == gen_wgmma.HEADER + "".join(map(gen_wgmma.wrapper, gen_wgmma.ROWS))
+
+
+def assert_close(y: torch.Tensor, x: torch.Tensor, packed: w12.W12Tensor) -> None:
+    exact = reference.matmul(x, packed)
+    bound = gemm_bound(exact, reference.absolute_sum(x, packed), packed.shape[1])
+    assert bool(((y.double() - exact).abs() <= bound).all())
+
+
+# odd tile counts, a K that is not a multiple of 64, more blocks than tiles, and more tiles than blocks
+SHAPES = [(1160, 1000), (128, 64), (2, 8), (5120, 640), (40000, 136)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("make", [realistic_weight, adversarial_weight])
+def test_every_variant_against_float64(
+    n: int, k: int, make: Callable[..., torch.Tensor], poisoned: Callable[..., torch.Tensor]
+) -> None:
+    packed = w12.pack(make(n, k, "cuda", seed=n))
+    for variant in op.variants():
+        for m in {1, variant.rows - 1, variant.rows}:
+            x = activations(m, k, "cuda", seed=m)
+            first, second = (poisoned((m, n), device="cuda") for _ in range(2))
+            op.matmul(x, packed, out=first, variant=variant)
+            op.matmul(x, packed, out=second, variant=variant, early=True)
+            assert_close(first, x, packed)
+            assert torch.equal(first, second), variant
+
+
+@pytest.mark.gpu
+def test_infinities_and_nans_come_through() -> None:
+    weight = realistic_weight(256, 256, "cuda", seed=3)
+    weight[5, 7], weight[6, 8], weight[9, 1] = float("inf"), float("-inf"), float("nan")
+    x = activations(4, 256, "cuda", seed=4)
+    y, exact = op.matmul(x, w12.pack(weight)), x.double() @ weight.double().T
+    assert torch.equal(y.isnan(), exact.isnan())
+    assert torch.equal(y.isinf(), exact.isinf())
+    assert torch.equal(y[y.isinf()].double(), exact[exact.isinf()])
+
+
+def test_shapes_that_cannot_run_are_refused() -> None:
+    packed = w12.pack(torch.randn(128, 64).bfloat16())
+    with pytest.raises(ValueError, match="CUDA BF16"):
+        op.matmul(torch.randn(2, 64).bfloat16(), packed)
