@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from specpilot_cli.core.errors import ExternalFailed
+
+PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ")
+PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "CUDA", "NVIDIA_", "NCCL_")
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def engine_environment(home: Path) -> dict[str, str]:
+    """What an engine may know of ours: where programs and libraries are, thread counts, devices, and a fresh `home`.
+
+    An engine under test has no business with the user's home, keys, settings (`SPECPILOT_*`) or caches, and what it
+    leaves in its home or its temporary folder must not reach the next server.
+    """
+    kept = {k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)}
+    return {**kept, "HOME": str(home), "TMPDIR": str(home)}
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Run in the child before exec: Linux kills it when the thread that started it is gone, even by `kill -9`."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(1)
+
+    return ask
 
 
 def free_port() -> int:
@@ -30,23 +64,29 @@ def last_line(log: Path) -> str:
 
 
 class EngineProcess:
-    """A child in its own process group, so that killing it takes its children along."""
+    """A child in its own process group, so that killing it takes its children along.
+
+    Its environment is `engine_environment` plus `env`. Start it from a thread that outlives it (`_die_with_parent`).
+    """
 
     def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
+        self._home = Path(tempfile.mkdtemp(prefix="specpilot-engine-"))
         with open(log, "ab") as sink:
             try:
                 self._child = subprocess.Popen(
                     list(argv),
                     cwd=cwd,
-                    env={**os.environ, **env},
+                    env={**engine_environment(self._home), **env},
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=sink,
                     start_new_session=True,
+                    preexec_fn=_die_with_parent(),
                 )
             except OSError as error:
+                shutil.rmtree(self._home, ignore_errors=True)
                 raise ExternalFailed(f"{argv[0]} could not be started.", str(error)) from None
 
     @property
@@ -99,3 +139,4 @@ class EngineProcess:
                 process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=5)
+        shutil.rmtree(self._home, ignore_errors=True)
