@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def poisoned() -> Callable[..., "torch.Tensor"]:
-    """`poisoned(shape, dtype, device)`: a buffer full of NaN, so that an element nobody wrote fails every comparison."""
+    """`poisoned(shape, dtype, device)`: a buffer full of NaN: an element nobody wrote fails every comparison."""
 
     def make(shape: tuple[int, ...], dtype: "torch.dtype" = torch.bfloat16, device: str = "cpu") -> "torch.Tensor":
         return torch.full(shape, float("nan"), dtype=dtype, device=device)

@@ -12,7 +12,7 @@ def realistic_weight(n: int, k: int, device: str, seed: int) -> torch.Tensor:
 
 
 def adversarial_weight(n: int, k: int, device: str, seed: int) -> torch.Tensor:
-    """`realistic_weight` with one percent zeros, denormals, tiny and huge values, and one channel that is all escapes."""
+    """`realistic_weight` with 1 % zeros, denormals, tiny and huge values, and one channel of escapes only."""
     generator = torch.Generator(device=device).manual_seed(seed + 1)
     weight = realistic_weight(n, k, device, seed)
     draw = torch.rand(n, k, device=device, generator=generator)

@@ -202,7 +202,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shapes", default="gate_up,down,qkv,o,gdn_in")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--variants", default=",".join(dict.fromkeys(v.name for v in op.variants())))
-    parser.add_argument("--untimed-check", default="", help="variants timed without a check (ablations compute nonsense)")
+    parser.add_argument("--untimed-check", default="", help="variants timed unchecked: ablations compute nonsense")
     parser.add_argument("--repeats", type=int, default=15)
     return parser.parse_args()
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-
-from ..w12_pack.op import W12Tensor
-from . import build
+from specpilot_kernels.w12_gemm import build
+from specpilot_kernels.w12_pack.op import W12Tensor
 
 MAX_ROWS = 256
 _MAX_BLOCKS = 512  # slots for partial sums: blocks of one launch, at most two on each multiprocessor

@@ -1,8 +1,7 @@
 """y = x W^T from W12 records in float64: what the kernels are compared with."""
 
 import torch
-
-from ..w12_pack import op as w12
+from specpilot_kernels.w12_pack import op as w12
 
 
 def matmul(x: torch.Tensor, packed: w12.W12Tensor) -> torch.Tensor:

@@ -225,7 +225,7 @@ def check(packed: W12Tensor) -> None:
     _expect(tuple(packed.window_low.shape) == (padded,), f"window_low has {packed.window_low.numel()} channels")
     bad = ((packed.window_low < 1) | (packed.window_low > 255 - WINDOW)).nonzero()
     _expect(not bad.numel(), f"window of channel {int(bad[0]) if bad.numel() else -1} leaves the normal exponents")
-    _expect(tuple(packed.escape_start.shape) == (padded + 1,), f"escape_start has {packed.escape_start.numel()} entries")
+    _expect(tuple(packed.escape_start.shape) == (padded + 1,), f"escape_start: {packed.escape_start.numel()} entries")
     per_channel = packed.escape_start.diff()
     total = packed.escape_column.numel()
     _expect(int(packed.escape_start[0]) == 0 and bool((per_channel >= 0).all()), "escape_start is not ascending from 0")
