@@ -13,13 +13,13 @@ from .cache import Cache, KVSlots
 from .clock import PhaseClock
 from .drafter import Drafter, draft_block
 from .lattice import Lattice, build_lattice
-from .proposal import Proposal, accept_chain, greedy_chain
 from .model import Model, Pass
+from .proposal import Proposal, accept_chain, greedy_chain
 
 PREFILL_ROWS = 256
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """One sequence: its prompt, its limit, and what was generated so far."""
 
@@ -83,8 +83,7 @@ class Decoder:
         clock, steps = PhaseClock(self.profiling), []
         with clock("prefill"):
             cache, context, anchor = self.prefill(requests)
-            alive = self.retire(requests, [[t] for t in anchor.tolist()], requests, cache, context)
-            anchor = anchor[[requests.index(r) for r in alive]]
+            alive, anchor = self.hand_out(requests, [[t] for t in anchor.tolist()], cache, context)
         while alive:
             start = time.perf_counter()
             if self.drafter is None or context is None:
@@ -92,9 +91,7 @@ class Decoder:
             else:
                 tokens = self.speculative_step(cache, context, anchor, clock, alive if want_lattice else None)
             with clock("commit"):
-                before, alive = alive, self.retire(alive, tokens, requests, cache, context)
-                last = [r[-1] for r, request in zip(tokens, before, strict=True) if request.finish is None]
-                anchor = torch.tensor(last, device=anchor.device)
+                alive, anchor = self.hand_out(alive, tokens, cache, context)
             steps.append((time.perf_counter() - start) * 1e3)
         phase_ms, seconds = clock.finish()
         return Decoded(requests, phase_ms, steps, seconds)
@@ -113,7 +110,8 @@ class Decoder:
             out = self.model(part, cache, valid=real.unsqueeze(-1).float())
             self.commit(cache, context, out, counts)
             ends = (counts > 0) & (lengths <= start + part.shape[1])
-            last = self.predict(out.hidden[torch.arange(len(counts)), (counts - 1).clamp(0)])
+            rows = torch.arange(len(counts), device=part.device)
+            last = self.predict(out.hidden[rows, (counts - 1).clamp(0)])
             first = torch.where(ends, last, first)
         return cache, context, first
 
@@ -162,16 +160,15 @@ class Decoder:
         head = self.model.embed if self.model.head is None else self.model.head
         return build_lattice(self.drafter, head, rows, anchor)
 
-    def retire(
-        self, alive: list[Request], tokens: list[list[int]], requests: list[Request], cache: Cache,
-        context: KVSlots | None,
-    ) -> list[Request]:  # fmt: skip
-        """Hand out new tokens, count them, and drop finished sequences from the batch."""
+    def hand_out(
+        self, alive: list[Request], tokens: list[list[int]], cache: Cache, context: KVSlots | None
+    ) -> tuple[list[Request], Tensor]:
+        """Give each sequence its new tokens and drop the finished ones: who goes on, and their anchors [B]."""
         eos = self.model.config.eos_token_id
         for request, new in zip(alive, tokens, strict=True):
-            first = not request.output
+            verified = bool(request.output)  # the first token comes from prefill
             taken = request.take(new, eos)
-            if self.drafter is not None and not first:
+            if verified and self.drafter is not None:
                 request.accept_lengths.append(taken)
         kept = [i for i, request in enumerate(alive) if request.finish is None]
         if 0 < len(kept) < len(alive):
@@ -179,7 +176,7 @@ class Decoder:
             cache.select(rows)
             if context is not None:
                 context.select(rows)
-        return [alive[i] for i in kept]
+        return [alive[i] for i in kept], torch.tensor([tokens[i][-1] for i in kept], device=cache.lengths.device)
 
 
 def record_lattice(

@@ -1,0 +1,52 @@
+"""The engine's source lives outside the package on purpose (it is exported as a repository): put it on the path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "specpilot_cli" / "engine" / "miniengine" / "src"
+sys.path.insert(0, str(SOURCE))
+
+import torch  # noqa: E402
+from miniengine.config import DrafterConfig, ModelConfig, hybrid_layers  # noqa: E402
+from miniengine.drafter import Drafter  # noqa: E402
+from miniengine.model import Model  # noqa: E402
+
+torch.set_num_threads(1)
+
+ALGORITHMS = ("DFLASH2", "DSPARK")
+
+
+def small_config(family: str) -> ModelConfig:
+    """A small dense or hybrid target; odd sizes so that swapped dimensions do not fit."""
+    layers = ("full_attention",) * 3 if family == "dense" else hybrid_layers(4)
+    return ModelConfig(
+        vocab_size=61, hidden_size=24, intermediate_size=40, layer_types=layers, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, linear_num_heads=3, linear_key_head_dim=6, linear_value_head_dim=10,
+        max_position_embeddings=512,
+    )  # fmt: skip
+
+
+def small_engine(family: str, algorithm: str, seed: int = 0) -> tuple[Model, Drafter]:
+    """Random weights; the embedding is scaled up so that the logits are not all alike."""
+    torch.manual_seed(seed)
+    config = small_config(family)
+    model = Model(config, (1, 2)).eval().requires_grad_(False)
+    model.embed.mul_(30)
+    shape = DrafterConfig(algorithm, (1, 2), 1, 32, 4, 2, 8, rank=5, top_k=7)
+    return model, Drafter(shape, config).eval().requires_grad_(False)
+
+
+@pytest.fixture(params=("dense", "hybrid"))
+def family(request: pytest.FixtureRequest) -> str:
+    """Both target families."""
+    return str(request.param)
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request: pytest.FixtureRequest) -> str:
+    """Both drafters."""
+    return str(request.param)
