@@ -17,26 +17,34 @@ Arm = Literal["stock", "candidate"]
 class Design(Record):
     """How the sides alternate. Fixed before anything is measured; `--resume` refuses another one."""
 
-    order: tuple[Arm, ...]
-    """One entry a block, such as A B B A."""
+    order: Annotated[tuple[Arm, ...], Field(min_length=2)]
+    """One entry a block, such as A B B A; mirrored on every second batch (resident) or repeat (restart)."""
     repeats: Annotated[int, Field(ge=1)]
     """Times that the order is run through."""
     placement: Literal["resident", "restart"]
-    """resident: both servers stay up and requests alternate; restart: a fresh server for every block."""
+    """resident: both servers stay up and a block is one batch; restart: a block is a fresh server and every batch."""
+    concurrencies: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
+    """Requests in flight; each value is a cell of its own in the gain."""
     warmup_requests: Count
+    """Unrecorded requests after each server start, with prompts that are not measured."""
     cooldown_s: NonNegative
+    """Pause before each block."""
     seed: Count
+    """Of the order of the batches and of the bootstrap."""
 
 
 class Sample(Record):
-    """One request on one arm, timed by the controller's own clock."""
+    """One request on one arm, timed by the controller's own clock. The requests of a batch share their time."""
 
     block: Count
+    """Index into the order; blocks 2k and 2k + 1 are a pair."""
     repeat: Count
     arm: Arm
     request_id: str
     benchmark: str
     concurrency: Count
+    batch: Count
+    """Index of the batch within its concurrency: the unit that is paired and resampled."""
     started_s: NonNegative
     """Since the pair-run's first request."""
     wall_s: Positive
@@ -44,6 +52,13 @@ class Sample(Record):
     verify_steps: Count
     correct_drafts: Count
     output_sha256: Sha256
+    """Over the output's ids in decimal, separated by commas."""
+    foreign_cpu: NonNegative | None
+    """CPUs that other processes than this arm's server and the controller used meanwhile; None: not observable."""
+    wait_share: NonNegative | None
+    """Time the server's threads waited for a CPU / wall time (can exceed 1 with threads); None: not observable."""
+    contaminated: bool
+    """Another process took time from this request (`controller.contention`)."""
 
 
 class Output(Record):
@@ -73,7 +88,7 @@ class ArmSummary(Record):
     """None for an arm without speculation."""
     output_tokens_per_s: Positive
     tpot_ms: Positive
-    """Time per output token (ITL ignores tokens that arrive together, so it is not used)."""
+    """Time per output token, prefill included (ITL ignores tokens that arrive together, so it is not used)."""
 
 
 class PairRunBody(Record):
@@ -83,28 +98,34 @@ class PairRunBody(Record):
     requests: RequestSetRecord
     design: Design
     purpose: Literal["gain", "noise"]
-    """noise: both arms are the same tree; the artifact is what `pair-run --noise` takes."""
+    """noise: both arms are the same tree; the artifact is what `pair-run --noise-from` takes."""
     stock: ServerRecord
     candidate: ServerRecord
+    """`info` of both is empty until the server has run."""
     vary: tuple[str, ...]
     """Configuration keys that may differ between the arms."""
+    boot: str
+    """Identity of the machine's current boot: timings before and after a reboot are not mixed."""
     differences: tuple[str, ...] = ()
-    """Keys that do differ, each as `key: stock -> candidate`."""
+    """Keys that do differ, each as `key: stock -> candidate`, those under `vary` included."""
     samples: tuple[Sample, ...] = ()
     outputs: tuple[Output, ...] = ()
     summary: dict[Arm, ArmSummary] = Field(default_factory=dict)
     gain: Estimate | None = None
     noise: NonNegative | None = None
-    """|log ratio| half-width of the stock-against-stock run, as a fraction (0.01 = 1 %)."""
+    """What the bar takes twice: of this run when `purpose` is noise, else of `noise_source`. 0.01 = 1 %."""
     noise_source: Sha256 | None = None
     outputs_changed: Count = 0
     """Requests whose tokens differ between the arms."""
     bar: NonNegative | None = None
     """What the lower bound of the gain must exceed, as a fraction."""
     verdict: Verdict | None = None
+    """None while measuring, and for a noise run that went well."""
     reason: str = ""
+    problems: tuple[str, ...] = ()
+    """Every finding behind NOT_COMPARABLE or INFRA."""
     pairs_needed: Count | None = None
-    """Pairs that UNDERPOWERED still needs."""
+    """Pairs that UNDERPOWERED still needs; None where no number of pairs would settle it soon."""
 
 
 class PairRunArtifact(Envelope):
