@@ -1,0 +1,1 @@
+"""Token forcing: is every output token the stock target's own choice, up to rounding?"""
