@@ -13,10 +13,12 @@ class AppliedEntry(Record):
     """One delta of the composition, in the order it was applied."""
 
     id: str
-    status: str
-    """unmeasured, validated, retuned or retired."""
+    status: Literal["unmeasured", "validated", "retuned", "retired"]
     delta_sha256: Sha256
     paths: tuple[str, ...]
+    """Every path that the delta changed, sorted."""
+    vary: tuple[str, ...] = ()
+    """Server configuration keys that the delta adds or changes: two arms may differ in these."""
 
 
 class ApplyBody(Record):
@@ -25,10 +27,14 @@ class ApplyBody(Record):
     engine: str
     base_tree: GitTree
     entries: tuple[AppliedEntry, ...]
-    tree: GitTree | None = None
-    expected_tree: GitTree | None = None
-    reproduces: bool | None = None
-    first_difference: str | None = None
+    tree: GitTree
+    """What the composition gives."""
+    expected_tree: GitTree | None
+    """What the entry that requires all others recorded; None for a combination that no entry records."""
+    reproduces: bool | None
+    """Whether the two are equal; None where nothing is recorded."""
+    first_difference: str | None
+    """The first path that differs, where they are not. Then there is no worktree."""
     worktree: str
 
 

@@ -1,0 +1,1 @@
+"""git repositories of engines: identities, patches as bytes, worktrees. The only room that runs git."""

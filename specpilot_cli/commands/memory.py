@@ -1,0 +1,189 @@
+"""`specpilot memory`: entries that are applied to a fresh stock engine, and kept honest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specpilot_cli.commands._options import Out
+from specpilot_cli.core import console
+from specpilot_cli.core.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from specpilot_cli.memory.apply import Plan
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+MemoryDir = Annotated[
+    Path | None,
+    typer.Option("--memory-dir", help="Another memory room.", show_default="the one shipped with SpecPilot"),
+]
+Names = Annotated[
+    list[str], typer.Argument(metavar="ENTRY...", help="Ids, or ENGINE/ID where two engines have the id.")
+]
+
+
+@group.callback()
+def memory() -> None:
+    """Apply, check and collect memory entries: code deltas that reproduce a measured engine tree exactly."""
+
+
+@group.command()
+def apply(
+    entries: Names,
+    stock: Annotated[Path, typer.Option("--stock", help="Worktree of the unpatched engine.")],
+    worktree: Annotated[
+        Path | None, typer.Option("--worktree", help="Worktree to make.", show_default="STOCK-ENTRY+ENTRY")
+    ] = None,
+    memory_dir: MemoryDir = None,
+    out: Out = None,
+) -> None:
+    """Apply entries and all they require to a fresh worktree of the stock engine, and compare the tree id.
+
+    Example: specpilot memory apply tree --stock wt/stock --worktree wt/tree
+    """
+    from specpilot_cli.artifacts.io import Writer
+    from specpilot_cli.memory import apply as domain
+    from specpilot_cli.memory.room import bare, open_room
+
+    made = domain.plan(open_room(memory_dir), tuple(entries), stock)
+    target = worktree or stock.with_name(f"{stock.resolve().name}-{'+'.join(sorted({bare(e) for e in entries}))}")
+    writer = Writer(out, "apply")
+    _say_unmeasured(made)
+    fresh = made.reproduces is not False and domain.materialise(made, target)
+    writer.finish(domain.artifact(made, target))
+    if made.reproduces is False:
+        console.verdict(f"The tree is {made.composition.tree}, recorded is {made.expected}: nothing was made.")
+        console.verdict(f"First difference: {made.first_difference}")
+        raise typer.Exit(ExitCode.NEGATIVE)
+    _say_applied(made, target, fresh)
+    console.say(f"Next: specpilot pair-run {stock} {target}")
+
+
+def _say_unmeasured(made: Plan) -> None:
+    for step in made.composition.steps:
+        if step.item.entry.status == "unmeasured":
+            console.verdict(f"{step.item.name} is unmeasured: no sealed evidence comes with it.")
+
+
+def _say_applied(made: Plan, target: Path, fresh: bool) -> None:
+    tree = made.composition.tree
+    how = "made" if fresh else "it was there already, nothing was changed"
+    if made.reproduces:
+        console.verdict(f"{target}: tree {tree}, as recorded ({how}).")
+    else:
+        console.verdict(f"{target}: tree {tree} ({how}). No entry records this combination; each reproduces by itself.")
+
+
+@group.command()
+def check(
+    entries: Annotated[list[str] | None, typer.Argument(metavar="[ENTRY...]", help="All where none is named.")] = None,
+    stock: Annotated[
+        Path | None, typer.Option("--stock", help="Stock to check on.", show_default="the engine's own, in the cache")
+    ] = None,
+    memory_dir: MemoryDir = None,
+) -> None:
+    """Check files, digests, requirements and index of the entries, and that each gives the tree it records.
+
+    Example: specpilot memory check
+    """
+    from specpilot_cli.memory.check import Checker
+    from specpilot_cli.memory.room import bare, open_room
+
+    room = open_room(memory_dir)
+    folders = [room.root / room.engine_of((e,)) / bare(e) for e in entries or ()] or list(room.folders())
+    bad = 0
+    with Checker(room, stock) as checker:
+        for fault in () if entries else checker.room_faults():
+            bad += 1
+            console.emit(f"FAIL\t{fault}")
+        for folder in folders:
+            finding = checker.check(folder)
+            bad += bool(finding.faults)
+            for fault in finding.faults:
+                console.emit(f"FAIL\t{finding.name}\t{fault}")
+            if not finding.faults:
+                console.emit(f"ok\t{finding.name}\t{finding.tree}")
+    console.verdict(f"{len(folders)} entries checked in {room.root}, {bad or 'no'} fault{'s' if bad != 1 else ''}.")
+    raise typer.Exit(ExitCode.NEGATIVE if bad else ExitCode.OK)
+
+
+@group.command("list")
+def list_(memory_dir: MemoryDir = None) -> None:
+    """List the entries: name, status, kind, title, separated by tabs.
+
+    Example: specpilot memory list | cut -f1
+    """
+    from specpilot_cli.memory.entry import load_entry
+    from specpilot_cli.memory.room import open_room
+
+    for folder in open_room(memory_dir).folders():
+        item = load_entry(folder)
+        console.emit("\t".join((item.name, item.entry.status, item.entry.kind, item.entry.title)))
+
+
+@group.command()
+def show(entry: Annotated[str, typer.Argument(metavar="ENTRY")], memory_dir: MemoryDir = None) -> None:
+    """Print an entry's declaration and its limits.
+
+    Example: specpilot memory show tree
+    """
+    from specpilot_cli.memory.entry import MAX_TOML_BYTES, read_file
+    from specpilot_cli.memory.room import bare, open_room
+
+    room = open_room(memory_dir)
+    item = room.load(room.engine_of((entry,)), bare(entry))
+    limits = read_file(item.folder / "LIMITS.md", MAX_TOML_BYTES).decode(errors="replace")
+    console.emit(item.toml.decode().rstrip("\n"))
+    console.emit("\n" + limits.rstrip("\n"))
+
+
+@group.command()
+def index(memory_dir: MemoryDir = None) -> None:
+    """Rewrite index.json from the entries, and print its path.
+
+    Example: specpilot memory index
+    """
+    from specpilot_cli.memory import index as domain
+    from specpilot_cli.memory.room import open_own_room
+
+    console.emit(str(domain.write(open_own_room(memory_dir))))
+
+
+@group.command()
+def add(
+    worktree: Annotated[Path, typer.Option("--from", help="Worktree that holds the change.")],
+    id_: Annotated[str, typer.Option("--id", help="Lower case, digits, hyphens.")],
+    title: Annotated[str, typer.Option("--title", help="One line for people.")],
+    kind: Annotated[str, typer.Option("--kind", help="format, tree, verify, batching, kernel or engine.")],
+    vary: Annotated[list[str] | None, typer.Option("--vary", help="Configuration key it adds or changes.")] = None,
+    requires: Annotated[list[str] | None, typer.Option("--requires", help="Entry that it builds on.")] = None,
+    conflicts: Annotated[list[str] | None, typer.Option("--conflicts", help="Entry it cannot go with.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Where the idea is from.")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="Engine it is for.", show_default="by the stock's tree id")
+    ] = None,
+    memory_dir: MemoryDir = None,
+) -> None:
+    """Keep what a worktree changes on stock as an unmeasured entry, if applying it anew gives the same tree.
+
+    Example: specpilot memory add --from wt/tree --id tree --title "Draft trees" --kind tree --vary tree_nodes
+    """
+    from specpilot_cli.memory.add import Draft
+    from specpilot_cli.memory.add import add as keep
+    from specpilot_cli.memory.room import open_own_room
+
+    lists = {"vary": tuple(vary or ()), "requires": tuple(requires or ()), "conflicts": tuple(conflicts or ())}
+    item = keep(open_own_room(memory_dir), worktree, Draft(id_, title, kind, engine, **lists, source=source))
+    for path in item.entry.delta.paths:
+        console.say(f"  {path}")
+    console.verdict(f"{item.name}: {len(item.entry.delta.paths)} paths, tree {item.entry.reproduces.tree}, unmeasured.")
+    console.say(f"Next: write {item.folder / 'LIMITS.md'}, then specpilot memory index")
+    console.emit(str(item.folder))
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(group, name="memory")

@@ -1,0 +1,149 @@
+"""`memory add`: an entry from what a worktree changes on stock, kept only if applying it anew gives the same tree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from specpilot_cli.core.clock import utc_now
+from specpilot_cli.core.digest import sha256_bytes
+from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, SpecPilotError, UsageFault
+from specpilot_cli.engine import stock
+from specpilot_cli.memory import index
+from specpilot_cli.memory.compose import Composer
+from specpilot_cli.memory.entry import Entry, EntryFolder, load_entry
+from specpilot_cli.memory.resolve import resolve
+from specpilot_cli.memory.room import Room
+from specpilot_cli.worktrees import patch
+from specpilot_cli.worktrees.git import base_tree, diff_bytes, tree_id
+
+LIMITS = """# Limits of {id}
+
+## Limits
+None established: the entry is unmeasured.
+
+## Unverified
+- Speed and losslessness on every deployment.
+
+## Dead ends
+None recorded.
+"""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a person says about an entry to be."""
+
+    id: str
+    title: str
+    kind: str
+    engine: str | None = None
+    """None: the engine whose stock the worktree was made from."""
+    vary: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    source: str | None = None
+
+
+def add(room: Room, worktree: Path, draft: Draft) -> EntryFolder:
+    """Write `<engine>/<id>` with status unmeasured, and the index.
+
+    Raises:
+        UsageFault: the id is taken or malformed, or the worktree changes nothing. InputUnusable: it changes a path that
+            no delta may. ExternalFailed: the delta does not give the worktree's tree again.
+        EnvironmentUnusable: the worktree is of no known stock.
+    """
+    tree, base = tree_id(worktree, untracked_files="include"), base_tree(worktree)
+    engine = _engine(draft.engine, base)
+    target = room.root / engine / draft.id
+    if target.exists():
+        raise UsageFault(f"{target}: is there already.", "", "Use another --id, or remove the folder.")
+    start = Composer(worktree).compose(base, resolve(draft.requires, room.loader(engine))).tree
+    delta = diff_bytes(worktree, start, tree)
+    if not delta:
+        raise UsageFault(f"{worktree}: there is nothing to keep.", f"It is tree {tree}, as without the entry.")
+    again = patch.apply(worktree, start, delta, name=f"{engine}/{draft.id}/delta.patch")
+    if again.tree != tree:
+        raise ExternalFailed("The delta does not reproduce the worktree.", f"Tree {again.tree} instead of {tree}.")
+    index.render(room)  # a damaged neighbour must be said before anything is written
+    document = _document(draft, engine, base, tree, sha256_bytes(delta), again.paths)
+    _write(target, _toml(document), delta, LIMITS.format(id=draft.id))
+    index.write(room)
+    return load_entry(target)
+
+
+def _engine(named: str | None, base: str) -> str:
+    trees = {}
+    for engine in stock.known():
+        try:
+            trees[engine] = stock.stock_tree(engine)
+        except SpecPilotError:
+            continue  # an engine whose source is missing here cannot be the one
+    if named is not None and named in trees and trees[named] != base:
+        raise EnvironmentUnusable(f"The worktree's stock is tree {base}.", f"Stock {named} is tree {trees[named]}.")
+    found = named or next((engine for engine, tree in trees.items() if tree == base), None)
+    if found is None:
+        raise EnvironmentUnusable(f"The worktree's stock, tree {base}, is of no known engine.", "", "Say --engine.")
+    return found
+
+
+def _document(
+    draft: Draft, engine: str, base: str, tree: str, sha256: str, paths: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    head = {
+        "schema": "specpilot.entry/1",
+        "id": draft.id,
+        "title": draft.title,
+        "kind": draft.kind,
+        "status": "unmeasured",
+        "requires": sorted(set(draft.requires)),
+        "conflicts": sorted(set(draft.conflicts)),
+    }
+    origin = {"date": utc_now().date().isoformat()} | ({"source": draft.source} if draft.source else {})
+    tables: dict[str, dict[str, Any]] = {
+        "base": {"engine": engine, "tree": base},
+        "reproduces": {"tree": tree},
+        "delta": {"sha256": sha256, "paths": list(paths), "vary": sorted(set(draft.vary))},
+        "applies": {},
+        "origin": origin,
+    }
+    try:
+        Entry.model_validate_json(json.dumps({**head, **tables}), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageFault(f"This would be no valid entry: {where}.", first["msg"]) from None
+    return {"": head, **tables}
+
+
+def _toml(document: dict[str, dict[str, Any]]) -> str:
+    """TOML of flat tables of strings and string lists: JSON's strings and arrays are TOML's (control characters apart,
+    which `json` escapes; DEL is escaped here)."""
+    lines = []
+    for table, values in document.items():
+        lines += [f"\n[{table}]"] if table else []
+        lines += [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+            for key, value in values.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(target: Path, toml: str, delta: bytes, limits: str) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir(parents=True)
+        (partial / "entry.toml").write_text(toml, encoding="utf-8")
+        (partial / "delta.patch").write_bytes(delta)
+        (partial / "LIMITS.md").write_text(limits, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise EnvironmentUnusable(f"{target}: cannot be written.", error.strerror or str(error)) from None

@@ -1,0 +1,124 @@
+"""`memory apply`: from names to a worktree that holds exactly the recorded tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specpilot_cli.artifacts.apply import AppliedEntry, ApplyArtifact, ApplyBody
+from specpilot_cli.artifacts.base import envelope_fields
+from specpilot_cli.core.errors import EnvironmentUnusable, UsageFault
+from specpilot_cli.memory.compose import Composer, Composition, EntryRefused, difference
+from specpilot_cli.memory.entry import EntryFolder
+from specpilot_cli.memory.resolve import closure, resolve
+from specpilot_cli.memory.room import Room, bare
+from specpilot_cli.worktrees import checkout
+from specpilot_cli.worktrees.git import base_commit, commit_tree, head_commit, tree_id, tree_of, worktree_root
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything known before a file is written."""
+
+    stock: Path
+    engine: str
+    composition: Composition
+    expected: str | None
+    """The recorded tree; None for a combination that no entry records."""
+    first_difference: str | None
+
+    @property
+    def reproduces(self) -> bool | None:
+        """Whether the composition is the recorded tree; None where none is recorded."""
+        return None if self.expected is None else self.composition.tree == self.expected
+
+
+def plan(room: Room, names: tuple[str, ...], stock: Path) -> Plan:
+    """Resolve and compose `names` on the stock worktree, in its object store only.
+
+    Raises:
+        EntryRefused: other base than the stock, a delta that was changed or does not apply, or an entry that by itself
+            does not reproduce. UsageFault: unknown or conflicting entries. InputUnusable: a damaged entry.
+        EnvironmentUnusable: `stock` is not a clean worktree.
+    """
+    base = tree_id(stock)
+    engine = room.engine_of(names, base)
+    load = room.loader(engine)
+    order = resolve([bare(name) for name in names], load)
+    for item in order:
+        if item.entry.status == "retired":
+            raise UsageFault(f"{item.name} is retired.", f"See {item.folder / 'LIMITS.md'}.")
+        if item.entry.base.tree != base:
+            reason = f"It is for stock tree {item.entry.base.tree}; {stock} is tree {base}."
+            raise EntryRefused(f"{item.name} does not apply here.", reason, "Use the stock it was made for.")
+    composer = Composer(stock)
+    whole = composer.compose(base, order)
+    top = next((item for item in order if len(closure(item.entry.id, load)) == len(order)), None)
+    if top is not None:
+        expected = top.entry.reproduces.tree
+        return Plan(stock, engine, whole, expected, difference(stock, whole, expected))
+    for name in names:
+        _require_reproduces(composer, base, closure(bare(name), load))
+    return Plan(stock, engine, whole, None, None)
+
+
+def _require_reproduces(composer: Composer, base: str, own: Sequence[EntryFolder]) -> None:
+    recorded = own[-1].entry.reproduces.tree
+    path = difference(composer.repository, composer.compose(base, own), recorded)
+    if path is not None:
+        raise EntryRefused(f"{own[-1].name} does not reproduce tree {recorded}.", f"First difference: {path}")
+
+
+def materialise(made: Plan, target: Path) -> bool:
+    """Put the plan's tree into a worktree at `target`, committed on stock with a fixed author. False: it was there.
+
+    Raises:
+        EnvironmentUnusable: `target` is something else.
+    """
+    tree = made.composition.tree
+    if target.is_dir() and any(target.iterdir()):
+        if tree_id(worktree_root(target)) == tree:
+            return False
+        raise EnvironmentUnusable(
+            f"{target}: is there already and is not tree {tree}.", "", "Name another --worktree, or remove it."
+        )
+    ids = [step.item.entry.id for step in made.composition.steps]
+    parent = _stock_commit(made.stock, made.composition.base)
+    message = f"Apply {', '.join(ids)}\n\nEngine: {made.engine}\nBase-Tree: {made.composition.base}\n"
+    checkout.add(made.stock, commit_tree(made.stock, tree, message, [parent]), target)
+    return True
+
+
+def _stock_commit(stock: Path, base: str) -> str:
+    for commit in (base_commit(stock), head_commit(stock)):
+        if tree_of(stock, commit) == base:
+            return commit
+    raise EnvironmentUnusable(f"{stock}: its files are no commit of its own.", "", "Commit them, or make a new stock.")
+
+
+def artifact(made: Plan, target: Path) -> ApplyArtifact:
+    """`specpilot.apply/1` of a plan."""
+    steps = made.composition.steps
+    entries = tuple(
+        AppliedEntry(
+            id=step.item.entry.id,
+            status=step.item.entry.status,
+            delta_sha256=step.item.entry.delta.sha256,
+            paths=step.applied.paths,
+            vary=step.item.entry.delta.vary,
+        )
+        for step in steps
+    )
+    body = ApplyBody(
+        engine=made.engine,
+        base_tree=made.composition.base,
+        entries=entries,
+        tree=made.composition.tree,
+        expected_tree=made.expected,
+        reproduces=made.reproduces,
+        first_difference=made.first_difference,
+        worktree=str(target),
+    )
+    inputs = tuple(source for step in steps for source in step.item.sources())
+    return ApplyArtifact(**envelope_fields(inputs=inputs), body=body)
