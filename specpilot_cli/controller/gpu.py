@@ -1,0 +1,100 @@
+"""What NVML says of the GPUs around every request: throttling, ECC errors, somebody else's processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from specpilot_cli.core.errors import EnvironmentUnusable
+
+# nvml.h, nvmlClocksEventReason*: slowdowns that are the machine's fault. The software power cap (0x4) is left out: a
+# card that runs into its own power limit does so for both sides, and fast kernels do.
+SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown"}
+SLOWDOWNS |= {0x80: "hardware power brake"}
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One GPU at one moment."""
+
+    index: int
+    slowdowns: int
+    """Bits of the clock event reasons."""
+    ecc_uncorrected: int
+    processes: frozenset[int]
+    """Process ids as NVML gives them (in a container they may be the host's)."""
+
+
+class GpuReader(Protocol):
+    """Reads all visible GPUs; tests give their own."""
+
+    def read(self) -> tuple[GpuState, ...]:
+        """States now."""
+        ...
+
+
+class NoGpu:
+    """For deployments without a GPU."""
+
+    def read(self) -> tuple[GpuState, ...]:
+        """Nothing."""
+        return ()
+
+
+class NvmlReader:
+    """The driver's own counters through nvidia-ml-py.
+
+    Raises:
+        EnvironmentUnusable: no driver or no nvidia-ml-py, so nobody could vouch for a timing on this GPU.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except Exception as error:  # ImportError, or NVMLError (a class that only exists after the import)
+            raise EnvironmentUnusable(
+                "The GPU cannot be watched.", f"NVML: {error}", "Install nvidia-ml-py, or choose a CPU deployment."
+            ) from None
+        self._nvml: Any = pynvml
+        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+
+    def read(self) -> tuple[GpuState, ...]:
+        """See `GpuReader`."""
+        return tuple(self._state(index, handle) for index, handle in enumerate(self._handles))
+
+    def _state(self, index: int, handle: Any) -> GpuState:
+        nvml, ecc = self._nvml, 0
+        with suppress(nvml.NVMLError):  # consumer cards have no ECC counters
+            ecc = nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            )
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return GpuState(index, int(reasons), int(ecc), frozenset(int(p.pid) for p in running))
+
+
+def busy_before_start(states: Sequence[GpuState]) -> list[str]:
+    """Co-tenants found before our own servers were started."""
+    return [f"GPU {s.index} is used by process {min(s.processes)}" for s in states if s.processes]
+
+
+def faults(before: Sequence[GpuState], after: Sequence[GpuState], own: frozenset[int]) -> list[str]:
+    """What went wrong between two readings.
+
+    Args:
+        own: process ids seen on the GPUs right after our servers were ready.
+    """
+    found = []
+    for old, new in zip(before, after, strict=True):
+        slow = [name for bit, name in SLOWDOWNS.items() if (old.slowdowns | new.slowdowns) & bit]
+        found += [f"GPU {new.index}: {name}" for name in slow]
+        if new.ecc_uncorrected > old.ecc_uncorrected:
+            found.append(f"GPU {new.index}: {new.ecc_uncorrected - old.ecc_uncorrected} uncorrected ECC errors")
+        strangers = (old.processes | new.processes) - own
+        if strangers:
+            found.append(f"GPU {new.index}: process {min(strangers)} is a co-tenant")
+    return found

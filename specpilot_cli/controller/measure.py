@@ -1,0 +1,117 @@
+"""One batch on one arm: flush, read the counters, send, read them again, and check what came back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specpilot_cli.artifacts.pair_run import Output, Sample
+from specpilot_cli.controller import gpu
+from specpilot_cli.controller.checks import clock_problems, generation_problems, output_digest
+from specpilot_cli.controller.contention import Load, Meter, SystemMeter, load_between
+from specpilot_cli.controller.schedule import Step
+from specpilot_cli.deployment import Request
+from specpilot_cli.engine.base import Generation, Server
+
+WARMUP_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """The controller's own clocks and counters. Tests inject theirs."""
+
+    clock: Callable[[], float] = time.perf_counter
+    second_clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    meter: Meter = field(default_factory=SystemMeter)
+    gpus: gpu.GpuReader = field(default_factory=gpu.NoGpu)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one batch left behind."""
+
+    samples: tuple[Sample, ...]
+    outputs: tuple[Output, ...]
+    implausible: tuple[str, ...]
+    """Answers that contradict themselves: the engine's doing."""
+    infra: tuple[str, ...]
+    """Clocks and GPUs: the machine's doing."""
+
+
+def warm_up(server: Server, requests: tuple[Request, ...], count: int, limit: int) -> None:
+    """Send `count` requests that are not measured: the first prompts' tokens in reverse.
+
+    Right ids and lengths, but nothing that a cache keyed by prompt could use later.
+    """
+    for request in (requests * count)[:count]:
+        server.generate([request.input_ids[::-1]], min(limit, WARMUP_TOKENS))
+
+
+def limit_of(step: Step, max_new_tokens: int) -> int:
+    """Tokens asked for: a batch has one limit, the smallest of its requests' and the deployment's."""
+    return min(max_new_tokens, *(r.max_new_tokens for r in step.requests))
+
+
+def measure(
+    step: Step,
+    server: Server,
+    *,
+    max_new_tokens: int,
+    info: dict[str, object],
+    origin_s: float,
+    instruments: Instruments,
+    gpu_pids: frozenset[int] = frozenset(),
+) -> Measured:
+    """Time one batch.
+
+    Args:
+        info: the server's resolved configuration (for the plausibility of its counters).
+        origin_s: `instruments.clock` at the pair-run's first request.
+        gpu_pids: processes on the GPUs that are ours.
+    Raises:
+        ExternalFailed: the server died, timed out or answered with an error.
+    """
+    limit, pid = limit_of(step, max_new_tokens), getattr(server, "pid", None)
+    server.flush()
+    gpus, before = instruments.gpus.read(), instruments.meter.read(pid)
+    second, start = instruments.second_clock(), instruments.clock()
+    answers = server.generate([r.input_ids for r in step.requests], limit)
+    outside, second = instruments.clock() - start, instruments.second_clock() - second
+    after, gpus_after = instruments.meter.read(pid), instruments.gpus.read()
+
+    wall = answers[0].wall_s
+    load = load_between(before, after, wall) if wall > 0 else Load(None, None)
+    clocks = clock_problems(wall, outside, second)
+    implausible = [
+        f"{step.requests[i].id}: {p}" for i, a in enumerate(answers) for p in generation_problems(a, limit, info)
+    ]
+    samples = () if clocks else tuple(_sample(step, i, a, start - origin_s, load) for i, a in enumerate(answers))
+    outputs = tuple(
+        Output(arm=step.arm, request_id=r.id, input_ids=r.input_ids, output_ids=a.output_ids)
+        for r, a in zip(step.requests, answers, strict=True)
+    )
+    faults = gpu.faults(gpus, gpus_after, gpu_pids)
+    return Measured(samples, outputs, tuple(f"{step.arm}, {p}" for p in implausible), (*clocks, *faults))
+
+
+def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Load) -> Sample:
+    return Sample(
+        block=step.block,
+        repeat=step.repeat,
+        arm=step.arm,
+        request_id=step.requests[at].id,
+        benchmark=step.requests[at].benchmark,
+        concurrency=step.concurrency,
+        batch=step.batch,
+        started_s=started_s,
+        wall_s=answer.wall_s,
+        completion_tokens=len(answer.output_ids),
+        verify_steps=max(0, answer.verify_steps),
+        correct_drafts=max(0, answer.correct_drafts),
+        output_sha256=output_digest(answer.output_ids),
+        foreign_cpu=load.foreign_cpu,
+        wait_share=load.wait_share,
+        contaminated=load.contaminated,
+    )

@@ -1,0 +1,115 @@
+"""The gain and its 95 % interval.
+
+Estimand: G = exp( mean over cells of E[mean over pairs of log(candidate tok/s / stock tok/s)] ), the geometric mean
+over cells (benchmark x batch size) of the expected per-request speed ratio. Requests are a sample of their benchmark;
+the benchmarks are those of the request set and no sample of anything, so they are strata: each is resampled by itself.
+(A handful of benchmarks resampled as clusters gives intervals that cover neither them nor others.)
+
+Interval: cluster bootstrap of the studentised mean, symmetric (Hall 1988, "On symmetric bootstrap confidence
+intervals", JRSS B 50; Davison & Hinkley 1997, sections 3.8 and 5.2): requests are drawn with replacement and keep all
+their pairs, which gets the variance of both levels right once (resampling the repeats again counts theirs twice).
+With y_i the mean of request i over its pairs, in cell c with n_c requests and variance s_c^2:
+
+    theta = mean_c mean_i y_i        se^2 = sum_c s_c^2 / n_c / C^2        q = 95 % quantile of |theta* - theta| / se*
+    interval = exp(theta -+ q se)
+
+Percentile and BCa intervals (`scipy.stats.bootstrap`) cover 91 to 93 % at 24 requests where this one covers 94 to 95
+(`controller.simulate` prints the table), and scipy has no studentised bootstrap, hence our own twenty lines.
+
+Fresh servers for every block (placement restart) add an effect s_b that all requests of a pair of blocks share. Its
+interval is t with pairs - 1 degrees of freedom on the analysis-of-variance estimate, and the two independent parts
+are combined as sqrt(h_requests^2 + h_blocks^2) (MOVER: Zou & Donner 2008, Statistics in Medicine 27).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specpilot_cli.artifacts.pair_run import Estimate
+from specpilot_cli.controller.pairs import Ratios
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CONFIDENCE = 0.95
+RESAMPLES = 9_999
+MIN_UNITS = 8
+"""Requests (batches) a cell needs; below, the studentised bootstrap meets resamples without variance."""
+MIN_BLOCK_PAIRS = 4
+"""From here the block effect is told from noise; with fewer pairs all variance between blocks counts as effect."""
+
+
+def _standard_error(means: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """se of the mean of the cells' means; each array is [..., units]."""
+    import numpy as np
+
+    squares = sum((m.var(axis=-1, ddof=1) / m.shape[-1] for m in means), start=np.float64(0.0))
+    found: NDArray[np.float64] = np.sqrt(squares) / len(means)
+    return found
+
+
+def request_half_width(means: Sequence[NDArray[np.float64]], seed: int, resamples: int = RESAMPLES) -> float:
+    """Half width of the symmetric studentised bootstrap interval of theta (natural log).
+
+    Args:
+        means: per cell the requests' mean log ratios, [units]; every cell has at least `MIN_UNITS`.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    spread = float(_standard_error(means))
+    if spread == 0.0:
+        return 0.0
+    drawn = [m[rng.integers(0, len(m), (resamples, len(m)))] for m in means]
+    centre = np.mean([d.mean(axis=1) for d in drawn], axis=0) - np.mean([m.mean() for m in means])
+    errors = _standard_error(drawn)
+    usable = errors > 0  # a resample of one request only; at 8 requests once in two million
+    return float(np.quantile(np.abs(centre[usable]) / errors[usable], CONFIDENCE) * spread)
+
+
+def block_half_width(tables: Sequence[NDArray[np.float64]]) -> float:
+    """Half width for the effect of fresh servers, from the cells' [units, pairs] tables (natural log).
+
+    With n units and P pairs: MS_b = n var(pair means), MS_e = the residual mean square,
+    half width = t(P - 1) sqrt(max(0, MS_b - MS_e) / (n P)). One pair says nothing about it: infinite.
+    """
+    import numpy as np
+    from scipy import stats
+
+    pairs = tables[0].shape[1]
+    if pairs < 2:
+        return math.inf
+    every = np.concatenate([table - table.mean(axis=1, keepdims=True) for table in tables])
+    by_pair, units = every.mean(axis=0), len(every)
+    between = units * float(by_pair.var(ddof=1))
+    residual = float(((every - by_pair) ** 2).sum()) / ((units - 1) * (pairs - 1))
+    effect = max(0.0, between - residual) if pairs >= MIN_BLOCK_PAIRS else between
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, pairs - 1) * math.sqrt(effect / (units * pairs)))
+
+
+def estimate(
+    ratios: Sequence[Ratios], *, fresh_servers: bool, seed: int, resamples: int = RESAMPLES
+) -> Estimate | None:
+    """Gain with its interval; None where a cell has too few requests, or restarts too few pairs, to give one."""
+    if not ratios or any(len(r.log_ratio) < MIN_UNITS for r in ratios):
+        return None
+    means = [r.log_ratio.mean(axis=1) for r in ratios]
+    theta = float(sum(m.mean() for m in means) / len(means))
+    half = request_half_width(means, seed, resamples)
+    method = "symmetric studentised bootstrap over requests, benchmarks as strata"
+    if fresh_servers:
+        half = math.hypot(half, block_half_width([r.log_ratio for r in ratios]))
+        method += "; t over pairs of blocks added in quadrature"
+    if not math.isfinite(half):
+        return None
+    return Estimate(
+        ratio=math.exp(theta),
+        low=math.exp(theta - half),
+        high=math.exp(theta + half),
+        confidence=CONFIDENCE,
+        resamples=resamples,
+        method=method,
+    )
