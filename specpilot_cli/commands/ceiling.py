@@ -65,7 +65,7 @@ def _tell(body: CeilingBody) -> None:
     )
     factors = body.factors
     table(
-        f"ceiling {body.ceiling:.2f}× the current system ({body.speedup_over_ar:.2f}× → {body.ceiling_over_ar:.2f}× AR)",
+        f"ceiling: {body.ceiling:.2f}× this system ({body.speedup_over_ar:.2f}× AR → {body.ceiling_over_ar:.2f}× AR)",
         ("factor", "value", "what it compares"),
         [
             (

@@ -49,23 +49,14 @@ def profile(
 def _tell(body: ProfileBody) -> None:
     from specpilot_cli.commands._tables import table
 
-    outside = body.step.outside_ms
-    rows = sorted(body.classes, key=lambda item: -item.time_ms)
+    step, outside = body.step.step_ms, body.step.outside_ms
+    timed = sorted(body.classes, key=lambda item: -item.time_ms)
+    rows = [(f"{i.phase}/{i.name}", i.time_ms, f"{i.calls:.0f}") for i in timed]
+    rows.append(("outside every kernel", outside, ""))
     table(
         f"{body.deployment.id}: one step",
         ("kernel class", "ms", "% of step", "calls"),
-        [
-            (f"{i.phase}/{i.name}", f"{i.time_ms:.3f}", f"{100 * i.time_ms / body.step.step_ms:.1f}", f"{i.calls:.0f}")
-            for i in rows
-        ]
-        + [
-            (
-                "outside every kernel",
-                f"{body.step.outside_ms:.3f}",
-                f"{100 * body.step.outside_ms / body.step.step_ms:.1f}",
-                "",
-            )
-        ],
+        [(name, f"{ms:.3f}", f"{100 * ms / step:.1f}", calls) for name, ms, calls in rows],
     )
     fit = body.rows_fit
     console.verdict(

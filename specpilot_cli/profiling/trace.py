@@ -41,6 +41,16 @@ class _Event:
     annotation: bool
 
 
+_KINDS = ("cpu_op", "user_annotation")
+
+
+def _event(raw: dict[str, Any]) -> _Event:
+    start, length = float(raw["ts"]), float(raw["dur"])
+    return _Event(
+        raw["name"], start, start + length, raw.get("tid"), raw.get("args", {}), raw["cat"] == "user_annotation"
+    )
+
+
 def read_events(path: Path) -> list[_Event]:
     """Operators and annotations of a trace, sorted so that an outer event comes before what it contains.
 
@@ -50,14 +60,9 @@ def read_events(path: Path) -> list[_Event]:
     try:
         data = path.read_bytes()
         document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-        raw = document["traceEvents"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        events = [_event(e) for e in document["traceEvents"] if e.get("ph") == "X" and e.get("cat") in _KINDS]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExternalFailed(f"{path}: not a profiler trace.", str(error)) from None
-    events = [
-        _Event(e["name"], e["ts"], e["ts"] + e["dur"], e.get("tid"), e.get("args", {}), e["cat"] == "user_annotation")
-        for e in raw
-        if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")
-    ]
     return sorted(events, key=lambda e: (str(e.thread), e.start, -e.end))
 
 

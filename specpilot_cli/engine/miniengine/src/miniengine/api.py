@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from . import __version__
 from .decode import Decoded, Decoder, Request
 from .loader import checkpoint_digest, load
+from .scopes import open_scopes
 from .scoring import score
 
 
@@ -26,8 +28,8 @@ def _int(body: dict[str, Any], name: str, default: int, low: int, high: int) -> 
     return value
 
 
-def _bool(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name, False)
+def _bool(body: dict[str, Any], name: str, default: bool = False) -> bool:
+    value = body.get(name, default)
     if not isinstance(value, bool):
         raise BadRequest(f"{name} must be true or false")
     return value
@@ -43,11 +45,13 @@ class Api:
         model.fp32_lm_head = arguments.fp32_lm_head
         self.arguments, self.model = arguments, model
         self.decoder = Decoder(model, drafter, arguments.speculative_num_draft_tokens)
+        self.autoregressive = Decoder(model)
         self.counters = dict.fromkeys(
             ("num_requests", "spec_verify_ct", "spec_correct_drafts", "completion_tokens", "prompt_tokens"), 0
         )
         self.digest = checkpoint_digest(arguments.model_path)
         self.profiler: torch.profiler.profile | None = None
+        self.scopes = ExitStack()
         self.profile_dir = Path()
         self.profile_count = 0
 
@@ -57,6 +61,7 @@ class Api:
         return {
             "version": f"miniengine {__version__}",
             **arguments,
+            "vocab_size": self.model.config.vocab_size,
             "model_digest": self.digest,
             "torch_version": torch.__version__,
             "internal_states": [dict(self.counters)],
@@ -83,7 +88,8 @@ class Api:
         if limit:
             ignore = _bool(sampling, "ignore_eos")
             requests = [Request(p, limit, ignore) for p in prompts]
-            decoded = self.decoder.generate(requests, _bool(body, "return_lattice"))
+            decoder = self.decoder if _bool(body, "speculative", default=True) else self.autoregressive
+            decoded = decoder.generate(requests, _bool(body, "return_lattice"))
             results = [self._result(request, decoded, body) for request in requests]
         for result, prompt, start in zip(results, prompts, starts, strict=True):
             meta = result["meta_info"]
@@ -189,14 +195,17 @@ class Api:
         activities = [torch.profiler.ProfilerActivity.CPU]
         self.profiler = torch.profiler.profile(activities=activities, record_shapes=True)
         self.profiler.start()
-        self.decoder.profiling = True
+        self.decoder.profiling = self.autoregressive.profiling = True
+        self.scopes = open_scopes(self.model, self.decoder.drafter)
         return {"success": True}
 
     def stop_profile(self, body: dict[str, Any]) -> dict[str, Any]:
         """Stop recording; the Chrome trace's path."""
         if self.profiler is None:
             raise BadRequest("no profile is being taken: POST /start_profile first")
-        profiler, self.profiler, self.decoder.profiling = self.profiler, None, False
+        profiler, self.profiler = self.profiler, None
+        self.decoder.profiling = self.autoregressive.profiling = False
+        self.scopes.close()
         profiler.stop()
         self.profile_count += 1
         path = self.profile_dir / f"miniengine-{self.profile_count}.trace.json"
