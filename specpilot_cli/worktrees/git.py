@@ -18,6 +18,7 @@ from specpilot_cli.core.errors import EnvironmentUnusable
 from specpilot_cli.worktrees.run import GitFailed, git, paths, text
 
 STOCK_REF = "refs/specpilot/stock"
+SUBMODULE = "160000"
 
 # What an interpreter or a test tool leaves behind and no import reads as a source of its own. The repository's
 # .gitignore is not asked: an ignored module is imported like any other.
@@ -107,10 +108,15 @@ def untracked(path: Path) -> list[str]:
     return sorted(set(paths("ls-files", "-z", "--others", *patterns, cwd=path)) - set(_tracked(path)))
 
 
-def _tracked(path: Path) -> list[str]:
-    """Paths of HEAD and of the index: a path that was only `git add`ed is tracked, one taken out of the index too."""
-    head = paths("ls-tree", "-r", "-z", "--name-only", "--full-tree", head_commit(path), cwd=path)
-    return sorted({*head, *paths("ls-files", "-z", "--cached", cwd=path)})
+def _tracked(path: Path) -> dict[str, set[str]]:
+    """Paths of HEAD and of the index, with their modes there: what was only `git add`ed, or taken out, is tracked."""
+    entries = paths("ls-tree", "-r", "-z", "--full-tree", head_commit(path), cwd=path)
+    entries += paths("ls-files", "-z", "--cached", "--stage", cwd=path)
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        meta, name = entry.split("\t", 1)
+        found.setdefault(name, set()).add(meta.split(" ", 1)[0])
+    return dict(sorted(found.items()))
 
 
 @contextmanager
@@ -160,13 +166,13 @@ def tree_id(path: Path, *, untracked_files: Untracked = "refuse") -> str:
             f"{new[0]}{more}: an engine could import them, and no tree id would tell.",
             "Commit them, `git add` them, or delete them.",
         )
-    nested = next((name for name in (*files, *new) if name.endswith("/") or _is_folder(root / name)), None)
-    if nested is not None:
+    submodules = [name for name, modes in files.items() if SUBMODULE in modes]
+    for name in (*submodules, *(name for name in new if name.endswith("/"))):
         raise EnvironmentUnusable(
-            f"{path}: {nested} is a folder where git knows a file, a submodule or a repository of its own.",
-            "No tree id of this worktree would cover it.",
+            f"{path}: {name} is a repository of its own.", "No tree id of this worktree would cover it."
         )
-    listing = b"".join(os.fsencode(name) + b"\0" for name in (*files, *new))
+    present = [name for name in (*files, *new) if not _is_folder(root / name)]  # a module may have become a package
+    listing = b"".join(os.fsencode(name) + b"\0" for name in present)
     with scratch(root, worktree=root) as env:
         try:
             git("update-index", "-z", "--add", "--remove", "--stdin", cwd=root, stdin=listing, env=env)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specpilot_cli.core.errors import ExternalFailed, InputUnusable
-from specpilot_cli.worktrees.git import scratch
+from specpilot_cli.worktrees.git import SUBMODULE, scratch
 from specpilot_cli.worktrees.run import GitFailed, git, text
 
 MAX_BYTES = 16 * 2**20
@@ -20,7 +20,6 @@ MAX_PATHS = 2000
 MAX_PATH_BYTES = 1024
 
 SYMLINK = "120000"
-SUBMODULE = "160000"
 ABSENT = "000000"
 
 # .gitattributes and .gitmodules change what git writes for other files; .git is the repository itself.
@@ -84,8 +83,8 @@ def apply(path: Path, tree: str, patch: bytes, *, name: str = "the patch", direc
     with scratch(path, tree) as env:
         try:
             named = git("apply", "--numstat", "-z", "-", cwd=path, stdin=patch, env=env)
-            for record in named.split(b"\0"):
-                _require_safe_path(os.fsdecode(record.split(b"\t", 2)[-1]) if record else "x", name)
+            for record in filter(None, named.split(b"\0")):  # before git tries it, for a message that names the rule
+                _require_safe_path(os.fsdecode(record.split(b"\t", 2)[-1]), name)
             where = [f"--directory={directory}"] if directory else []
             git("apply", "--cached", "--whitespace=nowarn", *where, "-", cwd=path, stdin=patch, env=env)
         except GitFailed as error:
