@@ -64,3 +64,8 @@ def snapshot(root: Path) -> dict[str, bytes | str]:
         elif path.is_file():
             found[name] = path.read_bytes()
     return found
+
+
+def names(folder: Path) -> list[str]:
+    """Sorted names in a folder."""
+    return sorted(path.name for path in folder.iterdir())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.mini_repo import head_tree, raw_git, snapshot
+
 from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed
 from specpilot_cli.worktrees import checkout
 from specpilot_cli.worktrees.git import tree_id
-from support.mini_repo import head_tree, raw_git, snapshot
 
 
 @pytest.mark.parametrize("empty", [False, True])

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.mini_repo import FILES, head_tree, mini_repo, raw_git, write
+
 from specpilot_cli.worktrees.git import diff_bytes, first_difference, tree_id
 from specpilot_cli.worktrees.patch import apply
-from support.mini_repo import FILES, head_tree, mini_repo, raw_git, write
 
 CHANGES: dict[str, dict[str, bytes | None]] = {
     "text": {"engine/model.py": FILES["engine/model.py"].replace(b"layer_7 ", b"layer_seven ")},

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from support.mini_repo import FILES, head_tree, names, raw_git, snapshot
+
 from specpilot_cli.worktrees import patch
 from specpilot_cli.worktrees.patch import PatchDoesNotApply, PatchUnsafe, apply, link_stays_inside, path_fault
-from support.mini_repo import FILES, head_tree, raw_git, snapshot
 
 
 def new_file(name: str, *, mode: str = "100644", content: str = "x\n", quoted: bool = False) -> bytes:
@@ -29,11 +30,11 @@ def rename(old: str, new: str) -> bytes:
 def refused(repo: Path, data: bytes, error: type[Exception] | tuple[type[Exception], ...] = PatchUnsafe) -> str:
     """Apply, which must fail and must not have written a file anywhere around the repository; the message."""
     (repo.parent / "victim").write_bytes(b"intact\n")
-    before, own = snapshot(repo.parent), sorted(os.listdir(repo / ".git"))
+    before, own = snapshot(repo.parent), names(repo / ".git")
     with pytest.raises(error) as caught:
         apply(repo, head_tree(repo), data, name="delta.patch")
     assert snapshot(repo.parent) == before
-    assert sorted(os.listdir(repo / ".git")) == own
+    assert names(repo / ".git") == own
     assert raw_git(repo, "status", "--porcelain") == ""
     assert str(caught.value).count("\n") <= 2
     assert "delta.patch" in str(caught.value)
@@ -137,10 +138,8 @@ def test_writing_through_a_link(repo: Path) -> None:
 
 def test_a_file_turned_into_a_link(repo: Path) -> None:
     old = raw_git(repo, "rev-parse", "HEAD:engine/no_newline.py")
-    data = (
-        f"diff --git a/engine/no_newline.py b/engine/no_newline.py\nold mode 100644\nnew mode 120000\nindex {old}..{old}\n"
-    ).encode()
-    refused(repo, data, ANY)
+    head = "diff --git a/engine/no_newline.py b/engine/no_newline.py\nold mode 100644\nnew mode 120000\n"
+    refused(repo, f"{head}index {old}..{old}\n".encode(), ANY)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"hello\n", b"\0" * 100, b"diff --git a/x b/x\n", bytes(range(256))])
@@ -177,8 +176,8 @@ def test_a_truncated_or_damaged_binary_payload(repo: Path) -> None:
 
 def test_all_or_nothing(repo: Path) -> None:
     good = new_file("engine/good.py")
-    bad = b"diff --git a/engine/gone.py b/engine/gone.py\n--- a/engine/gone.py\n+++ b/engine/gone.py\n@@ -1 +1 @@\n-a\n+b\n"
-    refused(repo, good + bad, PatchDoesNotApply)
+    head = b"diff --git a/engine/gone.py b/engine/gone.py\n--- a/engine/gone.py\n+++ b/engine/gone.py\n"
+    refused(repo, good + head + b"@@ -1 +1 @@\n-a\n+b\n", PatchDoesNotApply)
 
 
 def test_size_limits(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.mini_repo import head_tree, mini_repo, raw_git, snapshot
+
 from specpilot_cli.core.errors import EnvironmentUnusable
 from specpilot_cli.worktrees.git import tree_id
 from specpilot_cli.worktrees.pool import lease, pool_dir
-from support.mini_repo import head_tree, mini_repo, raw_git, snapshot
 
 HOLDER = """
 import sys, time

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from support.mini_repo import head_tree, mini_repo, raw_git
+
 from specpilot_cli.core.errors import EnvironmentUnusable
 from specpilot_cli.worktrees.git import base_tree, has_tree, tree_id
-from support.mini_repo import head_tree, mini_repo, raw_git
 
 
 def test_clean_worktree_has_the_tree_of_head(repo: Path) -> None:
