@@ -62,7 +62,7 @@ class Sample(Record):
 
 
 class Output(Record):
-    """Tokens of one request on one arm (first repeat; later repeats only have a digest)."""
+    """Tokens of one request on one arm: one entry for every distinct output that was timed."""
 
     arm: Arm
     request_id: str
@@ -97,13 +97,18 @@ class PairRunBody(Record):
     deployment: DeploymentRecord
     requests: RequestSetRecord
     design: Design
-    purpose: Literal["gain", "noise"]
-    """noise: both arms are the same tree; the artifact is what `pair-run --noise-from` takes."""
+    purpose: Literal["gain", "noise", "autoregressive"]
+    """noise: both arms are the same tree; the artifact is what `pair-run --noise-from` takes. autoregressive: the
+    candidate is the stock tree without speculation (`force-tokens --phase0` takes it); nothing is judged."""
     stock: ServerRecord
     candidate: ServerRecord
     """`info` of both is empty until the server has run."""
     vary: tuple[str, ...]
     """Configuration keys that may differ between the arms."""
+    server_args: tuple[str, ...]
+    """Engine flags given to both arms beside the deployment's."""
+    candidate_args: tuple[str, ...] = ()
+    """Engine flags given to the candidate only."""
     boot: str
     """Identity of the machine's current boot: timings before and after a reboot are not mixed."""
     differences: tuple[str, ...] = ()
@@ -123,7 +128,7 @@ class PairRunBody(Record):
     """None while measuring, and for a noise run that went well."""
     reason: str = ""
     problems: tuple[str, ...] = ()
-    """Every finding behind NOT_COMPARABLE or INFRA."""
+    """Every finding behind NOT_COMPARABLE (`arms: …`) or INFRA (`machine: …`)."""
     pairs_needed: Count | None = None
     """Pairs that UNDERPOWERED still needs; None where no number of pairs would settle it soon."""
 

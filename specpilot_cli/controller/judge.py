@@ -8,11 +8,13 @@ from typing import Any
 from specpilot_cli.artifacts.pair_run import Arm, ArmSummary, Estimate, PairRunBody, Sample
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.controller import checks, compare, contention
+from specpilot_cli.controller.measure import ARMS, MACHINE
 from specpilot_cli.controller.noise import noise_of
 from specpilot_cli.controller.pairs import Ratios, log_ratios
 from specpilot_cli.controller.power import pairs_needed
-from specpilot_cli.controller.promote import Thresholds, bar, decide
+from specpilot_cli.controller.promote import decide
 from specpilot_cli.controller.stats import MIN_UNITS, estimate
+from specpilot_cli.forcing.thresholds import Thresholds, load_thresholds
 
 
 def summarise(samples: Sequence[Sample], arm: Arm) -> ArmSummary | None:
@@ -35,30 +37,24 @@ def summaries(samples: Sequence[Sample]) -> dict[Arm, ArmSummary]:
     return {arm: found for arm in arms if (found := summarise(samples, arm)) is not None}
 
 
-def not_comparable(body: PairRunBody, implausible: Sequence[str]) -> list[str]:
+def not_comparable(body: PairRunBody, found_by_run: Sequence[str]) -> list[str]:
     """Everything in which the arms differ beyond the thing tested."""
+    if body.purpose == "autoregressive":
+        return list(found_by_run)
     shortened = checks.shortened_requests(body.outputs)
     found = compare.configuration_problems(body.stock, body.candidate, body.vary)
-    found += sorted(set(implausible))
+    found += dict.fromkeys(found_by_run)
     if shortened:
         found.append(f"the candidate ends {len(shortened)} outputs earlier than stock: {', '.join(shortened[:3])}")
     return found + checks.reuse_problems(body.samples)
 
 
-def judge(
-    body: PairRunBody,
-    *,
-    infra: Sequence[str] = (),
-    implausible: Sequence[str] = (),
-    thresholds: Thresholds | None = None,
-) -> PairRunBody:
+def judge(body: PairRunBody, thresholds: Thresholds | None = None) -> PairRunBody:
     """The body with everything that follows from its samples.
 
     INFRA comes first (a disturbed machine says nothing about the arms), then NOT_COMPARABLE, then the statistics.
 
-    Args:
-        infra: what the run found out about the machine, beyond what is in the samples.
-        implausible: answers that contradict themselves.
+    `body.problems` holds what the run itself found out, each with its prefix (`measure.ARMS`, `measure.MACHINE`).
     """
     ratios = log_ratios(body.samples)
     gain = estimate(ratios, fresh_servers=body.design.placement == "restart", seed=body.design.seed)
@@ -73,12 +69,21 @@ def judge(
     if body.purpose == "noise":
         update["noise"] = noise_of(gain) if gain else None
     body = body.model_copy(update=update)
-    machine = [*dict.fromkeys(infra), *contention.findings(body.samples)]
-    arms = not_comparable(body, implausible)
+    machine = [*_found(body, MACHINE), *contention.findings(body.samples)]
+    arms = not_comparable(body, _found(body, ARMS))
     if machine or arms:
         verdict = Verdict.INFRA if machine else Verdict.NOT_COMPARABLE
-        return _with(body, verdict, "; ".join((machine or arms)[:3]), problems=tuple([*machine, *arms]))
-    return _noise_verdict(body) if body.purpose == "noise" else _gain_verdict(body, ratios, thresholds or Thresholds())
+        problems = (*(MACHINE + text for text in machine), *(ARMS + text for text in arms))
+        return _with(body, verdict, "; ".join((machine or arms)[:3]), problems=problems)
+    return (
+        _noise_verdict(body)
+        if body.purpose == "noise"
+        else _gain_verdict(body, ratios, thresholds or load_thresholds())
+    )
+
+
+def _found(body: PairRunBody, prefix: str) -> list[str]:
+    return list(dict.fromkeys(text.removeprefix(prefix) for text in body.problems if text.startswith(prefix)))
 
 
 def _with(body: PairRunBody, verdict: Verdict | None, reason: str, **more: Any) -> PairRunBody:
@@ -92,9 +97,9 @@ def _noise_verdict(body: PairRunBody) -> PairRunBody:
     return _with(body, None, f"stock against stock differs by up to {body.noise:.2%}{unstable}")
 
 
-def _gain_verdict(body: PairRunBody, ratios: list[Ratios], thresholds: Thresholds) -> PairRunBody:
+def _gain_verdict(body: PairRunBody, ratios: list[Ratios], thresholds: Thresholds | None) -> PairRunBody:
     assert body.noise is not None, "a gain run starts with the noise of its design"
-    least = bar(body.noise, body.outputs_changed, thresholds)
+    least = (thresholds or load_thresholds()).bar(body.noise, outputs_changed=body.outputs_changed > 0)
     verdict = decide(body.gain, least)
     if body.gain is None:
         return _with(body, verdict, _too_few(body), bar=least)

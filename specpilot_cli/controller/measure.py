@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from specpilot_cli.artifacts.pair_run import Output, Sample
@@ -15,6 +15,7 @@ from specpilot_cli.deployment import Request
 from specpilot_cli.engine.base import Generation, Server
 
 WARMUP_TOKENS = 32
+ARMS, MACHINE = "arms: ", "machine: "
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,8 @@ class Measured:
 
     samples: tuple[Sample, ...]
     outputs: tuple[Output, ...]
-    implausible: tuple[str, ...]
-    """Answers that contradict themselves: the engine's doing."""
-    infra: tuple[str, ...]
-    """Clocks and GPUs: the machine's doing."""
+    problems: tuple[str, ...]
+    """Findings that start with `ARMS` (the engine contradicts itself) or `MACHINE` (clocks, GPUs)."""
 
 
 def warm_up(server: Server, requests: tuple[Request, ...], count: int, limit: int) -> None:
@@ -59,7 +58,7 @@ def measure(
     server: Server,
     *,
     max_new_tokens: int,
-    info: dict[str, object],
+    info: Mapping[str, object],
     origin_s: float,
     instruments: Instruments,
     gpu_pids: frozenset[int] = frozenset(),
@@ -84,16 +83,18 @@ def measure(
     wall = answers[0].wall_s
     load = load_between(before, after, wall) if wall > 0 else Load(None, None)
     clocks = clock_problems(wall, outside, second)
-    implausible = [
-        f"{step.requests[i].id}: {p}" for i, a in enumerate(answers) for p in generation_problems(a, limit, info)
+    problems = [
+        f"{ARMS}{step.arm}, {request.id}: {text}"
+        for request, answer in zip(step.requests, answers, strict=True)
+        for text in generation_problems(answer, limit, info)
     ]
+    problems += [MACHINE + text for text in (*clocks, *gpu.faults(gpus, gpus_after, gpu_pids))]
     samples = () if clocks else tuple(_sample(step, i, a, start - origin_s, load) for i, a in enumerate(answers))
     outputs = tuple(
         Output(arm=step.arm, request_id=r.id, input_ids=r.input_ids, output_ids=a.output_ids)
         for r, a in zip(step.requests, answers, strict=True)
     )
-    faults = gpu.faults(gpus, gpus_after, gpu_pids)
-    return Measured(samples, outputs, tuple(f"{step.arm}, {p}" for p in implausible), (*clocks, *faults))
+    return Measured(samples, outputs, tuple(problems))
 
 
 def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Load) -> Sample:

@@ -19,6 +19,11 @@ def set_quiet(value: bool) -> None:
     _quiet = value
 
 
+def is_quiet() -> bool:
+    """Whether `--quiet` was given."""
+    return _quiet
+
+
 @cache
 def stderr() -> Console:
     """The one console on stderr; as wide as the terminal, 100 columns where there is none."""

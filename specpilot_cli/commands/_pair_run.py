@@ -1,0 +1,160 @@
+"""The body of `pair-run`: load and check every input, then make the writer, measure, and write."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specpilot_cli.artifacts.base import Environment, Source, envelope_fields, this_environment
+from specpilot_cli.artifacts.io import Loaded, Writer, load
+from specpilot_cli.artifacts.pair_run import Arm, Design, PairRunArtifact, PairRunBody
+from specpilot_cli.controller import contention, gpu, inputs
+from specpilot_cli.controller.compare import boot_id
+from specpilot_cli.controller.measure import Instruments
+from specpilot_cli.controller.progress import progress
+from specpilot_cli.controller.run import PairRun
+from specpilot_cli.controller.sides import Side
+from specpilot_cli.core.digest import harness_sha256, sha256_folder
+from specpilot_cli.core.errors import InputUnusable, UsageFault
+from specpilot_cli.core.paths import PACKAGE, cache_dir
+from specpilot_cli.deployment import Deployment, RequestSet, load_deployment, load_requests
+from specpilot_cli.engine.base import Server
+from specpilot_cli.engine.flags import autoregressive
+from specpilot_cli.engine.registry import adapter
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line, parsed."""
+
+    stock: Path
+    candidate: Path
+    deployment: str
+    split: str
+    requests: int | None
+    design: Design
+    vary: tuple[str, ...]
+    server_args: tuple[str, ...]
+    candidate_args: tuple[str, ...]
+    purpose: Literal["gain", "noise", "autoregressive"]
+    noise_from: str | None
+    resume: str | None
+    out: str | None
+
+
+def _sides(asked: Asked, deployment: Deployment) -> dict[Arm, Side]:
+    from specpilot_cli.worktrees.git import base_tree, tree_id
+
+    flags = (*deployment.record.server_args, *asked.server_args)
+    second = autoregressive(flags) if asked.purpose == "autoregressive" else flags
+    stock = Side(asked.stock, tree_id(asked.stock), base_tree(asked.stock), flags)
+    if asked.candidate == asked.stock:
+        return {"stock": stock, "candidate": Side(stock.worktree, stock.tree, stock.base_tree, second)}
+    tree, base = tree_id(asked.candidate), base_tree(asked.candidate)
+    return {"stock": stock, "candidate": Side(asked.candidate, tree, base, (*flags, *asked.candidate_args))}
+
+
+def _start(
+    asked: Asked, deployment: Deployment, requests: RequestSet, sides: dict[Arm, Side], noise_source: str | None
+) -> PairRunBody:
+    return PairRunBody(
+        deployment=deployment.record,
+        requests=requests.record,
+        design=asked.design,
+        purpose=asked.purpose,
+        stock=sides["stock"].record(),
+        candidate=sides["candidate"].record(),
+        vary=asked.vary,
+        server_args=asked.server_args,
+        candidate_args=asked.candidate_args,
+        boot=boot_id(),
+        noise_source=noise_source,
+    )
+
+
+def _with_noise(body: PairRunBody, noise: Loaded[PairRunArtifact] | None, environment: Environment) -> PairRunBody:
+    if body.purpose != "gain":
+        return body
+    if noise is None:
+        raise UsageFault(
+            "The noise of this design is not known.",
+            "The bar is 1 % + 2 × the noise of stock against stock.",
+            "Measure it with `specpilot pair-run STOCK --noise -o noise.json`, then give --noise-from noise.json.",
+        )
+    return body.model_copy(update={"noise": inputs.check_noise(noise.artifact, body, harness_sha256(), environment)})
+
+
+def _resumed(
+    asked: Asked, body: PairRunBody, requests: RequestSet, environment: Environment
+) -> tuple[PairRunBody, Loaded[PairRunArtifact] | None]:
+    if asked.resume is None:
+        return body, None
+    old: Loaded[PairRunArtifact] = load(asked.resume, "pair-run", allow_incomplete=True)
+    there = old.artifact.body
+    inputs.check_resume(old.artifact, body, requests, harness_sha256())
+    inputs.check_machine(old.artifact, environment)
+    kept = {name: getattr(there, name) for name in ("samples", "outputs", "problems", "stock", "candidate")}
+    return body.model_copy(update=kept), old
+
+
+def carry_out(asked: Asked) -> tuple[PairRunBody, Writer]:
+    """Check, measure, write.
+
+    Raises:
+        UsageFault, InputUnusable, EnvironmentUnusable: before anything is written.
+    """
+    deployment = load_deployment(asked.deployment)
+    requests = load_requests(deployment.requests, asked.split, asked.requests)
+    noise: Loaded[PairRunArtifact] | None = load(asked.noise_from, "pair-run") if asked.noise_from else None
+    environment = this_environment()
+    sides = _sides(asked, deployment)
+    body = _start(asked, deployment, requests, sides, noise.source.sha256 if noise else None)
+    body = _with_noise(body, noise, environment)
+    body, old = _resumed(asked, body, requests, environment)
+    instruments = Instruments(gpus=gpu.NoGpu() if deployment.record.gpu == "cpu" else gpu.NvmlReader())
+    if asked.resume == "-" and asked.out is None:
+        raise InputUnusable("A run resumed from stdin needs a place.", "", "Give -o PATH.")
+    writer = Writer(asked.out or asked.resume, "pair-run")
+    read = [
+        Source(name=f"{deployment.record.id}.toml", sha256=deployment.record.file_sha256),
+        Source(name=f"{requests.record.name}.jsonl", sha256=requests.record.sha256),
+        *([noise.source] if noise else []),
+    ]
+    envelope = envelope_fields(inputs=tuple(read), complete=False)
+    if old:
+        envelope |= {"created": old.artifact.created, "caveats": old.artifact.caveats}
+    return _measure(PairRunArtifact(**envelope, body=body), requests, sides, instruments, writer), writer
+
+
+def _measure(
+    artifact: PairRunArtifact, requests: RequestSet, sides: dict[Arm, Side], instruments: Instruments, writer: Writer
+) -> PairRunBody:
+    logs = cache_dir() / "logs" / f"pair-run-{os.getpid()}"
+    engine = adapter(artifact.body.deployment.engine)
+
+    def launch(arm: Arm) -> Server:
+        return engine.launch(sides[arm].worktree, sides[arm].server_args, log=logs / f"{arm}.log")
+
+    def save(body: PairRunBody) -> None:
+        writer.checkpoint(artifact.model_copy(update={"body": body}))
+
+    with progress("pair-run") as tell:
+        run = PairRun(artifact.body, requests.requests, launch, save=save, progress=tell, instruments=instruments)
+        body, complete = run.run(lambda: _changed(artifact, sides))
+    caveats = artifact.caveats
+    if contention.unobservable(body.samples):
+        caveats = (*caveats, "contention could not be observed on this machine")
+    writer.finish(artifact.model_copy(update={"body": body, "complete": complete, "caveats": caveats}))
+    return body
+
+
+def _changed(artifact: PairRunArtifact, sides: dict[Arm, Side]) -> list[str]:
+    """What was edited while it was measured."""
+    from specpilot_cli.worktrees.git import tree_id
+
+    found = [
+        f"{arm}'s worktree was edited meanwhile" for arm, side in sides.items() if tree_id(side.worktree) != side.tree
+    ]
+    return found + ([] if sha256_folder(PACKAGE) == artifact.tool.tree else ["the harness was edited meanwhile"])

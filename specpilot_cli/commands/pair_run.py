@@ -1,0 +1,151 @@
+"""`specpilot pair-run`: is the candidate faster than stock, and by how much?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specpilot_cli.commands._options import Out, Resume
+from specpilot_cli.core import console
+
+if TYPE_CHECKING:
+    from specpilot_cli.artifacts.io import Writer
+    from specpilot_cli.artifacts.pair_run import PairRunBody
+
+DEFAULT_DEPLOYMENT = "miniengine-hybrid__dflash2__cpu__r1"
+
+
+def pair_run(
+    stock: Annotated[Path, typer.Argument(help="Stock worktree (arm A).")],
+    candidate: Annotated[str | None, typer.Argument(help="Candidate worktree (arm B).")] = None,
+    server_args: Annotated[
+        list[str] | None, typer.Argument(help="Engine flags for both arms, after --.", show_default=False)
+    ] = None,
+    deployment: Annotated[str, typer.Option("--deployment", "-d", help="Id or .toml file.")] = DEFAULT_DEPLOYMENT,
+    split: Annotated[str, typer.Option("--split", help="develop or sealed.")] = "develop",
+    requests: Annotated[
+        int | None, typer.Option("--requests", "-n", min=1, help="The first so many.", show_default="all")
+    ] = None,
+    order: Annotated[str, typer.Option("--order", help="Blocks of A and B, in pairs.")] = "ABBA",
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", min=1, help="Times the order is run.", show_default="1; 2 with restarts")
+    ] = None,
+    placement: Annotated[
+        str, typer.Option("--placement", help="resident: both servers up; restart: a fresh server a block.")
+    ] = "resident",
+    concurrency: Annotated[
+        list[int] | None, typer.Option("--concurrency", "-c", min=1, help="Batch size; repeatable.", show_default="1")
+    ] = None,
+    vary: Annotated[
+        list[str] | None, typer.Option("--vary", help="Key of /server_info that may differ; repeatable.")
+    ] = None,
+    candidate_flag: Annotated[
+        list[str] | None, typer.Option("--candidate-flag", help="Engine flag for the candidate only; repeatable.")
+    ] = None,
+    noise: Annotated[bool, typer.Option("--noise", help="Stock against stock: the noise of this design.")] = False,
+    ar: Annotated[bool, typer.Option("--ar", help="Stock against itself without speculation.")] = False,
+    noise_from: Annotated[
+        str | None, typer.Option("--noise-from", help="Noise artifact of the same design.", metavar="ARTIFACT")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Order of the requests, and bootstrap.")] = 0,
+    resume: Resume = None,
+    out: Out = None,
+) -> None:
+    """Measure the candidate against stock on the same requests, interleaved, and say whether it is promoted.
+
+    Example: specpilot pair-run wt/stock --noise -o noise.json
+    && specpilot pair-run wt/stock wt/tree --noise-from noise.json -o pair.json
+    """
+    from specpilot_cli.artifacts.pair_run import Design
+    from specpilot_cli.artifacts.verdict import EXIT_CODE
+    from specpilot_cli.commands._pair_run import Asked, carry_out
+    from specpilot_cli.controller.design import parse_order
+    from specpilot_cli.core.errors import UsageFault
+
+    if candidate is not None and candidate.startswith("-"):  # `pair-run STOCK --noise -- --flag`
+        server_args, candidate = [candidate, *(server_args or [])], None
+    if sum((noise, ar, noise_from is not None)) > 1:
+        raise UsageFault("--noise, --ar and --noise-from exclude each other.", "", "Give one of them.")
+    if (candidate is None) != (noise or ar):
+        raise UsageFault(
+            "Name one worktree with --noise or --ar, two without.", "", "specpilot pair-run STOCK CANDIDATE"
+        )
+    if placement not in ("resident", "restart"):
+        raise UsageFault(f"There is no placement '{placement}'.", "", "Known: resident, restart.")
+    design = Design(
+        order=parse_order(order),
+        repeats=repeats or (1 if placement == "resident" else 2),
+        placement="resident" if placement == "resident" else "restart",
+        concurrencies=tuple(dict.fromkeys(concurrency or [1])),
+        warmup_requests=2,
+        cooldown_s=0.0 if placement == "resident" else 2.0,
+        seed=seed,
+    )
+    asked = Asked(
+        stock=stock,
+        candidate=Path(candidate) if candidate else stock,
+        deployment=deployment,
+        split=split,
+        requests=requests,
+        design=design,
+        vary=tuple(vary or ()),
+        server_args=tuple(server_args or ()),
+        candidate_args=tuple(candidate_flag or ()),
+        purpose="noise" if noise else "autoregressive" if ar else "gain",
+        noise_from=noise_from,
+        resume=resume,
+        out=out,
+    )
+    body, writer = carry_out(asked)
+    tell(body)
+    _next(body, writer)
+    if body.verdict is not None:
+        raise typer.Exit(EXIT_CODE[body.verdict])
+
+
+def tell(body: PairRunBody) -> None:
+    """The result as a table and a line, on stderr."""
+    from specpilot_cli.commands._tables import table
+
+    rows = [
+        (
+            arm,
+            f"{s.output_tokens_per_s:.1f}",
+            f"{s.tpot_ms:.3f}",
+            "AR" if s.tau is None else f"{s.tau:.2f}",
+        )
+        for arm, s in body.summary.items()
+    ]
+    if rows:
+        columns = ("arm", "output tok/s", "TPOT ms", "accept length τ")
+        table(f"{body.deployment.id}: {len(body.requests.ids)} {body.requests.split} requests", columns, rows)
+    if body.gain:
+        noise = "" if body.noise is None else f" · noise {body.noise:.2%}"
+        bar = "" if body.bar is None else f" · bar {1 + body.bar:.4f}×"
+        changed = f" · outputs changed on {body.outputs_changed} of {len(body.requests.ids)} requests"
+        gain = f"gain {body.gain.ratio:.4f}× [{body.gain.low:.4f}, {body.gain.high:.4f}]"
+        console.verdict(gain + noise + bar + changed)
+    for problem in body.problems:
+        console.verdict(problem)
+    console.verdict(f"{body.verdict.value if body.verdict else 'measured'}: {body.reason}")
+
+
+def _next(body: PairRunBody, writer: Writer) -> None:
+    where = writer.path or "-"
+    if body.purpose == "autoregressive":
+        console.say(f"next: specpilot force-tokens --phase0 {where} --scorer STOCK")
+    elif body.verdict is None:
+        console.say(f"next: specpilot pair-run STOCK CANDIDATE --noise-from {where}")
+    elif body.verdict.value == "PROMOTED":
+        console.say(f"next: specpilot force-tokens {where} --scorer STOCK")
+    elif body.verdict.value == "UNDERPOWERED":
+        console.say("next: the same with more requests (--requests) or more --repeats, and noise of that design")
+    elif body.verdict.value == "INFRA":
+        console.say("next: the same command on a quiet machine; with --resume where the run was cut short")
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(pair_run)

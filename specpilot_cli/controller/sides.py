@@ -1,0 +1,88 @@
+"""The running servers of a pair-run: started, compared with what they were before, and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specpilot_cli.artifacts.deployment import ServerRecord
+from specpilot_cli.artifacts.pair_run import Arm
+from specpilot_cli.controller import gpu
+from specpilot_cli.controller.compare import differences
+from specpilot_cli.core.errors import ExternalFailed
+from specpilot_cli.engine.base import Server
+
+Launch = Callable[[Arm], Server]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One arm as the user named it."""
+
+    worktree: Path
+    tree: str
+    base_tree: str
+    server_args: tuple[str, ...]
+
+    def record(self) -> ServerRecord:
+        """What is known before its server has run."""
+        return ServerRecord(tree=self.tree, base_tree=self.base_tree, argv=(), info={})
+
+
+class GpuBusy(ExternalFailed):
+    """Somebody else holds a GPU that the servers are about to use."""
+
+
+@dataclass
+class Servers:
+    """At most one running server an arm."""
+
+    launch: Launch
+    gpus: gpu.GpuReader
+    records: dict[Arm, ServerRecord]
+    running: dict[Arm, Server] = field(default_factory=dict)
+    gpu_pids: frozenset[int] = frozenset()
+    changed: list[str] = field(default_factory=list)
+    """Arms whose configuration was another one after a restart."""
+
+    def start(self, arm: Arm) -> Server:
+        """Start an arm's server and record its resolved configuration.
+
+        Raises:
+            ExternalFailed: it does not come up, or the GPU is in use.
+        """
+        if not self.running and (busy := gpu.busy_before_start(self.gpus.read())):
+            raise GpuBusy("The GPU has a co-tenant.", "; ".join(busy), "Wait for it, or choose another GPU.")
+        server = self.launch(arm)
+        self.running[arm] = server
+        self.gpu_pids = frozenset(pid for state in self.gpus.read() for pid in state.processes)
+        info, known = server.info(), self.records[arm]
+        if known.info:
+            self.changed += [
+                f"{arm} restarted with another configuration, {d}" for d in differences(known.info, info).values()
+            ]
+        else:
+            self.records[arm] = known.model_copy(update={"info": info, "argv": tuple(server.argv)})
+        return server
+
+    def stop(self, arm: Arm) -> None:
+        """Stop one arm's server, if it runs."""
+        if arm in self.running:
+            self.running.pop(arm).close()
+
+    def stop_all(self) -> None:
+        """Stop both."""
+        for arm in list(self.running):
+            self.stop(arm)
+
+
+@contextmanager
+def servers(launch: Launch, gpus: gpu.GpuReader, records: dict[Arm, ServerRecord]) -> Iterator[Servers]:
+    """Servers that are stopped however the block ends."""
+    held = Servers(launch, gpus, records)
+    try:
+        yield held
+    finally:
+        held.stop_all()
