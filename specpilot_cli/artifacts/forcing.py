@@ -40,6 +40,7 @@ class ForcedRequest(Record):
     request_id: str
     arms: Annotated[tuple[Arm, ...], Field(min_length=1, max_length=2)]
     output_sha256: Sha256
+    """As in `Sample.output_sha256`."""
     tokens: Count
     ties: Count
     """Exact ties resolved to another id: not mismatches."""
@@ -66,6 +67,8 @@ class ForcedSide(Record):
     max_margin_nats: NonNegative
     ended_early: Count
     """Outputs that stop where neither the other arm nor the scorer does."""
+    unforced_samples: Count
+    """Timed outputs whose tokens the pair-run did not keep: nothing is known of them."""
 
 
 class Band(Record):

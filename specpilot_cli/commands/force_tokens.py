@@ -32,7 +32,7 @@ def force_tokens(
         str | None,
         typer.Option(
             metavar="ARTIFACT",
-            help="Take δ from this Phase-0 artifact; without PAIR: measure δ from this pair-run of stock against AR.",
+            help="Take δ from this Phase-0 artifact; without PAIR: measure δ with the stock outputs of this pair-run.",
             show_default=False,
         ),
     ] = None,
@@ -116,6 +116,7 @@ def _measure(
     measure_delta: bool,
 ) -> ForcingBody:
     """Launch the scorer and force; the file is there before the first token is scored."""
+    from specpilot_cli.forcing.autoregressive import ar_outputs
     from specpilot_cli.forcing.run import force, phase_zero, resumed, start_body
     from specpilot_cli.forcing.scorer import running_scorer
 
@@ -123,12 +124,13 @@ def _measure(
         writer.checkpoint(envelope(body, False))
 
     try:
+        plain = ar_outputs(worktree, pair.artifact.body) if measure_delta else {}
         with running_scorer(worktree, pair.artifact.body) as scorer:
             body = start_body(scorer, delta, pair.source.sha256)
             body = resumed(body, old) if old else body
             save(body)
             if measure_delta:
-                return phase_zero(scorer, pair.artifact.body, body, thresholds)
+                return phase_zero(scorer, pair.artifact.body, body, thresholds, plain)
             return force(scorer, pair.artifact.body, body, thresholds, save)
     except ExternalFailed as error:
         path = writer.path

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +53,7 @@ class Bounds:
     design_effect: float
 
 
-def _restricted_rates(p1: Any, n1: Any, p2: Any, n2: Any, gap: Any) -> tuple[Any, Any]:
+def _restricted_rates(p1: float, n1: float, p2: float, n2: float, gap: float) -> tuple[float, float]:
     """Maximum-likelihood rates under p1 - p2 = gap: the root of a cubic (Farrington and Manning 1990, appendix)."""
     theta = n2 / n1
     a = 1 + theta
@@ -62,31 +61,28 @@ def _restricted_rates(p1: Any, n1: Any, p2: Any, n2: Any, gap: Any) -> tuple[Any
     c = gap * gap + gap * (2 * p1 + theta + 1) + p1 + theta * p2
     d = -p1 * gap * (1 + gap)
     v = b**3 / (27 * a**3) - b * c / (6 * a * a) + d / (2 * a)
-    u = np.where(v >= 0, 1.0, -1.0) * np.sqrt(np.maximum(b * b / (9 * a * a) - c / (3 * a), 0.0))
-    cube = np.where(u == 0, 1.0, u) ** 3
-    w = (math.pi + np.arccos(np.clip(v / cube, -1.0, 1.0))) / 3
-    first = np.clip(2 * u * np.cos(w) - b / (3 * a), 0.0, 1.0)
-    return first, np.clip(first - gap, 0.0, 1.0)
+    u = math.copysign(math.sqrt(max(b * b / (9 * a * a) - c / (3 * a), 0.0)), v)
+    w = (math.pi + math.acos(min(max(v / u**3, -1.0), 1.0))) / 3 if abs(u) > 1e-60 else 0.0
+    first = min(max(2 * u * math.cos(w) - b / (3 * a), 0.0), 1.0)
+    return first, min(max(first - gap, 0.0), 1.0)
 
 
-def _score(p1: Any, n1: Any, p2: Any, n2: Any, gap: Any) -> Any:
+def _score(p1: float, n1: float, p2: float, n2: float, gap: float) -> float:
     r1, r2 = _restricted_rates(p1, n1, p2, n2, gap)
-    variance = (r1 * (1 - r1) / n1 + r2 * (1 - r2) / n2) * (n1 + n2) / np.maximum(n1 + n2 - 1, 1.0)
-    return (p1 - p2 - gap) / np.sqrt(np.maximum(variance, 1e-300))
+    variance = (r1 * (1 - r1) / n1 + r2 * (1 - r2) / n2) * (n1 + n2) / max(n1 + n2 - 1, 1.0)
+    return (p1 - p2 - gap) / math.sqrt(max(variance, 1e-300))
 
 
-def score_bound(p1: Any, n1: Any, p2: Any, n2: Any, z: float) -> Any:
+def score_bound(p1: float, n1: float, p2: float, n2: float, z: float) -> float:
     """Miettinen-Nurminen bound of p1 - p2: the lower one for z > 0, the upper one for z < 0.
 
     Args:
-        p1, p2: rates. n1, n2: sample sizes (need not be whole). Arrays broadcast.
+        p1, p2: rates. n1, n2: sample sizes (need not be whole).
     """
-    p1, n1, p2, n2 = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (p1, n1, p2, n2)))
-    low, high = np.full(p1.shape, -1.0), np.full(p1.shape, 1.0)
+    low, high = -1.0, 1.0
     for _ in range(60):  # the score falls as the gap grows
         middle = (low + high) / 2
-        above = _score(p1, n1, p2, n2, middle) > z
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
+        low, high = (middle, high) if _score(p1, n1, p2, n2, middle) > z else (low, middle)
     return (low + high) / 2
 
 
@@ -133,6 +129,6 @@ def bounds(counts: PairedCounts, confidence: float, grow: float = 1.0) -> Bounds
     n1 = max(float(counts.candidate_tokens.sum()) * grow / shrink, 1.0)
     n2 = max(float(counts.stock_tokens.sum()) * grow / shrink, 1.0)
     half = t * math.sqrt(variance / grow)
-    low = min(float(score_bound(p1, n1, p2, n2, z)), p1 - p2 - half)
-    high = max(float(score_bound(p1, n1, p2, n2, -z)), p1 - p2 + half)
+    low = min(score_bound(p1, n1, p2, n2, z), p1 - p2 - half)
+    high = max(score_bound(p1, n1, p2, n2, -z), p1 - p2 + half)
     return Bounds(p1 - p2, max(low, -1.0), min(high, 1.0), effect)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specpilot_cli.artifacts.pair_run import Arm, Output, PairRunBody
@@ -10,6 +11,8 @@ from specpilot_cli.core.digest import sha256_bytes
 from specpilot_cli.core.errors import InputUnusable
 
 ARMS: tuple[Arm, Arm] = ("candidate", "stock")
+Outputs = dict[str, dict[Arm, dict[str, Output]]]
+"""Request id -> arm -> digest of the output -> output."""
 
 
 @dataclass(frozen=True)
@@ -18,51 +21,56 @@ class ToForce:
 
     request_id: str
     arms: tuple[Arm, ...]
+    sha256: str
     input_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     other_length: int
-    """Length of the other arm's output of the same request."""
-
-    @property
-    def sha256(self) -> str:
-        """Digest of prompt and output."""
-        return sha256_bytes(repr((self.input_ids, self.output_ids)).encode())
+    """Length of the other arm's longest output of the same request; 0 where both arms gave this one."""
 
 
-def by_arm(body: PairRunBody) -> dict[Arm, dict[str, Output]]:
-    """Arm -> request id -> output, checked: each arm answered every request once, and to the same prompt.
+def output_digest(ids: Iterable[int]) -> str:
+    """sha256 over the ids in decimal, separated by commas, as in `Sample.output_sha256`."""
+    return sha256_bytes(",".join(map(str, ids)).encode())
+
+
+def by_request(body: PairRunBody) -> Outputs:
+    """All outputs, checked: each arm answered every request, and both arms were given the same prompt.
 
     Raises:
-        InputUnusable: an output is missing, double or unasked, or the arms had different prompts.
+        InputUnusable: an output is missing, double or unasked, or the prompts differ or are empty.
     """
-    found: dict[Arm, dict[str, Output]] = {arm: {} for arm in ARMS}
+    found: Outputs = {name: {arm: {} for arm in ARMS} for name in body.requests.ids}
     for output in body.outputs:
-        if output.request_id in found[output.arm] or output.request_id not in body.requests.ids:
+        arms, digest = found.get(output.request_id), output_digest(output.output_ids)
+        if arms is None or digest in arms[output.arm]:
             raise InputUnusable(f"The pair-run has an unexpected output: {output.arm}, request {output.request_id}.")
-        found[output.arm][output.request_id] = output
-    for arm in ARMS:
-        missing = [name for name in body.requests.ids if name not in found[arm]]
+        arms[output.arm][digest] = output
+    for name, arms in found.items():
+        missing = [arm for arm in ARMS if not arms[arm]]
         if missing:
-            raise InputUnusable(f"The pair-run lacks {len(missing)} outputs of {arm}.", f"The first: {missing[0]}.")
-    for name in body.requests.ids:
-        if found["candidate"][name].input_ids != found["stock"][name].input_ids:
-            raise InputUnusable(f"Request {name}: the arms were given different prompts.")
-        if not found["stock"][name].input_ids:
-            raise InputUnusable(f"Request {name}: the prompt is empty.")
+            raise InputUnusable(f"The pair-run has no output of {missing[0]} for request {name}.")
+        prompts = {output.input_ids for outputs in arms.values() for output in outputs.values()}
+        if len(prompts) != 1 or () in prompts:
+            raise InputUnusable(f"Request {name}: the arms were given different prompts, or an empty one.")
     return found
 
 
 def outputs_to_force(body: PairRunBody) -> list[ToForce]:
-    """Every distinct output in request order; outputs that both arms share appear once."""
-    arms, wanted = by_arm(body), []
-    for name in body.requests.ids:
-        candidate, stock = arms["candidate"][name], arms["stock"][name]
-        if candidate.output_ids == stock.output_ids:
-            wanted.append(_entry(candidate, stock, ARMS))
-        else:
-            wanted += [_entry(candidate, stock, ("candidate",)), _entry(stock, candidate, ("stock",))]
+    """Every distinct output in request order, candidate's first; outputs that both arms gave appear once."""
+    wanted = []
+    for name, arms in by_request(body).items():
+        lengths = {arm: max(len(output.output_ids) for output in arms[arm].values()) for arm in ARMS}
+        for digest, output in {**arms["candidate"], **arms["stock"]}.items():
+            givers = tuple(arm for arm in ARMS if digest in arms[arm])
+            other = 0 if len(givers) == 2 else lengths["stock" if givers == ("candidate",) else "candidate"]
+            wanted.append(ToForce(name, givers, digest, output.input_ids, output.output_ids, other))
     return wanted
 
 
-def _entry(mine: Output, other: Output, arms: Sequence[Arm]) -> ToForce:
-    return ToForce(mine.request_id, tuple(arms), mine.input_ids, mine.output_ids, len(other.output_ids))
+def unforced_samples(body: PairRunBody) -> dict[Arm, int]:
+    """Timed outputs of each arm that the pair-run has no tokens of (only their digest): they cannot be forced."""
+    known = {name: {d for arm in ARMS for d in arms[arm]} for name, arms in by_request(body).items()}
+    count: dict[Arm, int] = defaultdict(int, dict.fromkeys(ARMS, 0))
+    for sample in body.samples:
+        count[sample.arm] += sample.output_sha256 not in known.get(sample.request_id, ())
+    return dict(count)

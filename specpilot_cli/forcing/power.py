@@ -67,7 +67,7 @@ def critical(mismatches: PairedCounts, events: PairedCounts, design_effect: floa
 
     def rate_rejects(count: int) -> bool:
         low = score_bound(count / n1, max(n1 / shrink, 1.0), x2 / n2, max(n2 / shrink, 1.0), z)
-        return float(low) > thresholds.rate_limit
+        return low > thresholds.rate_limit
 
     def event_rejects(count: int) -> bool:
         return event_p_value(count, n1, e2, n2) <= thresholds.event_alpha

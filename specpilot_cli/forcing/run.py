@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from specpilot_cli.artifacts.forcing import Divergence, ForcedRequest, ForcingBody, PhaseZero
-from specpilot_cli.artifacts.pair_run import Arm, PairRunBody
+from specpilot_cli.artifacts.pair_run import PairRunBody
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.core import console
 from specpilot_cli.core.errors import ExternalFailed, InputUnusable
 from specpilot_cli.engine.base import TokenScore
 from specpilot_cli.forcing import bias
+from specpilot_cli.forcing.autoregressive import ArOutputs, speculative_arm
 from specpilot_cli.forcing.delta import Delta, first_divergence, rounded_delta
 from specpilot_cli.forcing.margin import Rule, binade, judge
-from specpilot_cli.forcing.outputs import ToForce, by_arm, outputs_to_force
+from specpilot_cli.forcing.outputs import ToForce, by_request, outputs_to_force
 from specpilot_cli.forcing.scorer import Scorer
 from specpilot_cli.forcing.thresholds import Thresholds
 from specpilot_cli.forcing.verdict import judged
@@ -90,14 +91,11 @@ def _with_gaps(body: ForcingBody, scores: Sequence[TokenScore]) -> dict[str, tup
 
 
 def _remaining(body: ForcingBody, wanted: Sequence[ToForce]) -> list[ToForce]:
-    known = {(item.request_id, item.arms): item.sha256 for item in wanted}
-    done = set()
-    for request in body.requests:
-        key = (request.request_id, request.arms)
-        if known.get(key) != request.output_sha256:
-            raise InputUnusable(f"--resume: request {request.request_id} was forced from another output.")
-        done.add(key)
-    return [item for item in wanted if (item.request_id, item.arms) not in done]
+    done = {(forced.request_id, forced.arms, forced.output_sha256) for forced in body.requests}
+    foreign = done - {(item.request_id, item.arms, item.sha256) for item in wanted}
+    if foreign:
+        raise InputUnusable(f"--resume: request {min(foreign)[0]} was forced from another output.")
+    return [item for item in wanted if (item.request_id, item.arms, item.sha256) not in done]
 
 
 def force(
@@ -125,26 +123,7 @@ def force(
             checkpoint(body)
             written = time.monotonic()
             console.say(f"forced {len(body.requests)} of {len(wanted)} outputs")
-    return judged(body, thresholds)
-
-
-def ar_arm(pair: PairRunBody) -> Arm:
-    """Which arm of a Phase-0 pair-run decodes without speculation.
-
-    Raises:
-        InputUnusable: both do, or none.
-    """
-    plain = {
-        "stock": not pair.stock.info.get("speculative_algorithm"),
-        "candidate": not pair.candidate.info.get("speculative_algorithm"),
-    }
-    if plain["stock"] == plain["candidate"]:
-        raise InputUnusable(
-            "Phase 0 needs a pair-run of stock against AR.",
-            "Both arms decode without speculation." if plain["stock"] else "Both arms speculate.",
-            "Measure one with the drafter's flags on one side only, and --vary speculative_algorithm.",
-        )
-    return "stock" if plain["stock"] else "candidate"
+    return judged(body, pair, thresholds)
 
 
 def _divergence(scorer: Scorer, request_id: str, prefix: tuple[int, ...], stock: int, ar: int, at: int) -> Divergence:
@@ -159,18 +138,21 @@ def _divergence(scorer: Scorer, request_id: str, prefix: tuple[int, ...], stock:
     )
 
 
-def phase_zero(scorer: Scorer, pair: PairRunBody, body: ForcingBody, thresholds: Thresholds) -> ForcingBody:
-    """δ from the first position of every request at which stock's output leaves AR's."""
-    plain = ar_arm(pair)
-    arms = by_arm(pair)
-    stock, ar = arms["candidate" if plain == "stock" else "stock"], arms[plain]
-    found = []
-    for name in pair.requests.ids:
-        left, right = stock[name].output_ids, ar[name].output_ids
-        at = first_divergence(left, right, name)
-        if at is not None:
-            prefix = (*stock[name].input_ids, *left[:at])
-            found.append(_divergence(scorer, name, prefix, left[at], right[at], at))
+def phase_zero(
+    scorer: Scorer, pair: PairRunBody, body: ForcingBody, thresholds: Thresholds, plain: ArOutputs
+) -> ForcingBody:
+    """δ from the first position of every request at which stock's output leaves AR's.
+
+    Args:
+        plain: request id -> AR's output (`autoregressive.ar_outputs`).
+    """
+    arm, found = speculative_arm(pair), []
+    for name, arms in by_request(pair).items():
+        for stock in arms[arm].values():
+            at = first_divergence(stock.output_ids, plain[name], name)
+            if at is not None:
+                prefix = (*stock.input_ids, *stock.output_ids[:at])
+                found.append(_divergence(scorer, name, prefix, stock.output_ids[at], plain[name][at], at))
     largest = max((item.margin_nats for item in found), default=0.0)
     delta = rounded_delta(largest, thresholds.delta_grid_nats)
     phase0 = PhaseZero(requests=len(pair.requests.ids), divergences=tuple(found), largest_nats=largest)

@@ -111,7 +111,7 @@ def running_scorer(worktree: Path, pair: PairRunBody) -> Iterator[Scorer]:
     log = cache_dir() / "logs" / f"scorer-{os.getpid()}.log"
     tree = check_tree(worktree, pair)
     engine = adapter(pair.deployment.engine)
-    server = engine.launch(worktree, engine.scorer_args(pair.deployment.server_args), log=log)
+    server = engine.launch(worktree, engine.scorer_args((*pair.deployment.server_args, *pair.server_args)), log=log)
     try:
         info = server.info()
         dtype, cache = check_info(info, dict(pair.stock.info))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from specpilot_cli.artifacts.forcing import EventRule, ForcedSide, ForcingBody, RateRule
-from specpilot_cli.artifacts.pair_run import Arm
+from specpilot_cli.artifacts.pair_run import Arm, PairRunBody
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.forcing import tally
-from specpilot_cli.forcing.outputs import ARMS
+from specpilot_cli.forcing.outputs import ARMS, unforced_samples
 from specpilot_cli.forcing.power import detection_power
 from specpilot_cli.forcing.rules import event_rule, growth_needed, rate_rule
 from specpilot_cli.forcing.thresholds import Thresholds
@@ -46,8 +46,10 @@ def _rejections(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule) 
     return found
 
 
-def _undecided(rate: RateRule, event: EventRule) -> list[str]:
+def _undecided(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule) -> list[str]:
     found = []
+    if sides["candidate"].unforced_samples:
+        found.append(f"{sides['candidate'].unforced_samples} timed outputs are known by their digest only")
     if rate.outcome != "pass":
         found.append(f"the rate difference may be {_percent(rate.high)} (limit {_percent(rate.limit)})")
     if event.outcome != "pass":
@@ -64,7 +66,7 @@ def decide(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule, grow:
     rejections = _rejections(sides, rate, event)
     if rejections:
         return Decision(Verdict.LOSSY, "; ".join(rejections))
-    doubts = _undecided(rate, event)
+    doubts = _undecided(sides, rate, event)
     if not doubts:
         return Decision(
             Verdict.LOSSLESS,
@@ -76,10 +78,15 @@ def decide(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule, grow:
     return Decision(Verdict.UNDERPOWERED, f"{'; '.join(doubts)}; {more}", needed)
 
 
-def judged(body: ForcingBody, thresholds: Thresholds) -> ForcingBody:
-    """`body` with everything that follows from its `requests`, `bias_gaps` and δ."""
-    sides = {arm: tally.side(body.requests, arm) for arm in ARMS}
-    mismatches, events = tally.paired_mismatches(body.requests), tally.paired_events(body.requests)
+def judged(body: ForcingBody, pair: PairRunBody, thresholds: Thresholds) -> ForcingBody:
+    """`body` with everything that follows from its `requests`, `bias_gaps` and δ.
+
+    Args:
+        pair: the pair-run that was forced.
+    """
+    unforced = unforced_samples(pair)
+    sides = {arm: tally.side(body.requests, arm, unforced[arm]) for arm in ARMS}
+    mismatches, events = (tally.paired(body.requests, events_only=only) for only in (False, True))
     rate, event = rate_rule(mismatches, thresholds), event_rule(events, thresholds)
     undecided = "undecided" in (rate.outcome, event.outcome)
     decision = decide(sides, rate, event, growth_needed(mismatches, events, thresholds) if undecided else None)
