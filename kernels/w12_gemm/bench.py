@@ -39,7 +39,7 @@ SHAPES = {
 }
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 ROTATED_BYTES = 420e6  # seven times the 60 MB L2
-EARLY = "+early"
+EARLY = "+"  # followed by the slots streamed ahead of the previous kernel's end
 
 
 @dataclass
@@ -77,7 +77,7 @@ def check_variant(packed: w12.W12Tensor, variant: op.Variant, m: int, seed: int)
     x = activations(m, k, "cuda", seed)
     outs = [torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda") for _ in range(3)]
     for i, out in enumerate(outs):
-        op.matmul(x, packed, out=out, variant=variant, early=i == 2)
+        op.matmul(x, packed, out=out, variant=variant, ahead=16 * (i == 2))
     exact = reference.matmul(x, packed)
     error = (outs[0].double() - exact).abs()
     bound = gemm_bound(exact, reference.absolute_sum(x, packed), k)
@@ -123,15 +123,19 @@ def capture(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def candidates(m: int, names: list[str]) -> list[tuple[str, op.Variant]]:
-    """Variants that take `m` rows, each launched plainly and early."""
+def candidates(m: int, names: list[str], aheads: list[int]) -> list[tuple[str, op.Variant, int]]:
+    """Variants that take `m` rows, launched plainly (0) and early (slots ahead)."""
     found = [(name, op.find(name, m)) for name in names]
-    plain = [(name, variant) for name, variant in found if variant]
-    return plain + [(name + EARLY, variant) for name, variant in plain]
+    return [
+        (f"{name}{EARLY}{ahead}" if ahead else name, variant, ahead)
+        for ahead in aheads
+        for name, variant in found
+        if variant
+    ]
 
 
 def time_rows(
-    shape: str, m: int, dense: list[torch.Tensor], packed: list[w12.W12Tensor], names: list[str], repeats: int
+    shape: str, m: int, dense: list[torch.Tensor], packed: list[w12.W12Tensor], options: argparse.Namespace
 ) -> list[Timing]:
     """Interleaved samples of cuBLAS and every candidate at `m` rows, microseconds per product."""
     n, k = packed[0].shape
@@ -139,17 +143,16 @@ def time_rows(
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
     timings = [Timing(shape, m, "cublas", m)]
     graphs = [capture(lambda: [torch.nn.functional.linear(x, w) for w in dense] and None)]
-    for name, variant in candidates(m, names):
-        early = name.endswith(EARLY)
+    for name, variant, ahead in candidates(m, options.names, options.aheads):
 
-        def call(variant: op.Variant = variant, early: bool = early) -> None:
+        def call(variant: op.Variant = variant, ahead: int = ahead) -> None:
             for weight in packed:
-                op.matmul(x, weight, out=out, variant=variant, early=early)
+                op.matmul(x, weight, out=out, variant=variant, ahead=ahead)
 
         graphs.append(capture(call))
         timings.append(Timing(shape, m, name, variant.rows))
     marks: list[tuple[Timing, int, torch.cuda.Event, torch.cuda.Event]] = []
-    for repeat in range(repeats + 2):
+    for repeat in range(options.repeats + 2):
         for timing, graph in zip(timings, graphs, strict=True):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
@@ -177,7 +180,9 @@ def print_row(timings: list[Timing], bandwidth: float) -> None:
     rest = timings[1:]
     head = f"{shape:10s} {m:4d} cublas {cublas:7.2f} floor {floor:6.2f}"
     for early in (False, True):
-        best = min((t for t in rest if t.candidate.endswith(EARLY) == early), key=lambda t: t.median_us)
+        best = min((t for t in rest if (EARLY in t.candidate) == early), key=lambda t: t.median_us, default=None)
+        if best is None:
+            continue
         head += f" | {best.candidate:>15s} {best.median_us:7.2f} {cublas / best.median_us:5.2f}x"
         head += f" {1.5e-3 * n * k / best.median_us:6.0f} GB/s {100 * floor / best.median_us:5.1f}%"
     print(head, flush=True)
@@ -203,13 +208,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--variants", default=",".join(dict.fromkeys(v.name for v in op.variants())))
     parser.add_argument("--untimed-check", default="", help="variants timed unchecked: ablations compute nonsense")
+    parser.add_argument("--aheads", default="0,16", help="slots of weights streamed before the previous kernel ends")
     parser.add_argument("--repeats", type=int, default=15)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.names, options.aheads = options.variants.split(","), [int(a) for a in options.aheads.split(",")]
+    return options
 
 
 def main() -> int:
     options = parse()
-    names, shapes = options.variants.split(","), options.shapes.split(",")
+    names, shapes = options.names, options.shapes.split(",")
     unchecked = [name for name in options.untimed_check.split(",") if name]
     body: dict[str, object] = {"schema": "specpilot.kernel-bench/1", "created": datetime.now(UTC).isoformat()}
     body |= {"complete": False, "timings": [], "repeats": options.repeats}
@@ -219,7 +227,7 @@ def main() -> int:
         print("WRONG", line, file=sys.stderr)
     bad = {line.split("/")[0] for line in wrong}
     if bad:
-        names = [name for name in names if name not in bad]
+        names = options.names = [name for name in names if name not in bad]
         print(f"not timed: {sorted(bad)}", file=sys.stderr)
     if not names:
         return 1
@@ -232,7 +240,7 @@ def main() -> int:
         dense = [realistic_weight(n, k, "cuda", seed) for seed in range(max(2, int(ROTATED_BYTES / (1.5 * n * k)) + 1))]
         packed = [w12.pack(weight) for weight in dense]
         for m in map(int, options.rows.split(",")):
-            timings = time_rows(shape, m, dense, packed, names, options.repeats)
+            timings = time_rows(shape, m, dense, packed, options)
             print_row(timings, bandwidth)
             lines += [vars(t) | {"median_us": t.median_us, "floor_us": floor_us(shape, m, bandwidth)} for t in timings]
             options.out.write_text(json.dumps(body | {"timings": lines}))

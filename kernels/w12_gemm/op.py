@@ -9,12 +9,13 @@ from specpilot_kernels.w12_gemm import build
 from specpilot_kernels.w12_pack.op import W12Tensor
 
 MAX_ROWS = 256
-_MAX_BLOCKS = 512  # slots for partial sums: blocks of one launch, at most two on each multiprocessor
+_MAX_BLOCKS = 288  # slots for partial sums: at most two blocks on each of 144 multiprocessors
+_MAX_TILES = 1 << 16  # counters: two words a tile
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One compiled kernel: its entry in the table, the rows of its tile, bytes of partial sums a block."""
+    """One compiled kernel: its entry in the table, the rows of its tile, bytes of partial sums a block (two segments)."""
 
     entry: int
     name: str
@@ -63,7 +64,7 @@ def _workspace(device: int) -> tuple[torch.Tensor, torch.Tensor]:
     largest = max(v.partial_bytes for v in variants())
     return (
         torch.empty(_MAX_BLOCKS * largest, dtype=torch.uint8, device=device),
-        torch.zeros(_MAX_BLOCKS, dtype=torch.int32, device=device),
+        torch.zeros(2 * _MAX_TILES, dtype=torch.int32, device=device),
     )
 
 
@@ -84,23 +85,22 @@ def matmul(
     packed: W12Tensor,
     out: torch.Tensor | None = None,
     variant: Variant | None = None,
-    early: bool = False,
+    ahead: int = 0,
 ) -> torch.Tensor:
     """`x [M, K]` BF16 times the packed `[N, K]`, transposed: `[M, N]` BF16, FP32 accumulation, M from 1 to 256.
 
-    `early` launches programmatically dependent: weights stream in while the previous kernel of the stream ends; only
-    safe when that kernel does not write the packed weight. Not re-entrant across streams of one device. Raises
-    `ValueError` for shapes it cannot take, `RuntimeError` with the CUDA code when the launch fails.
+    `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
+    kernel of the stream ends; only safe when that kernel does not write the packed weight. Not re-entrant across streams
+    of one device. Raises `ValueError` for shapes it cannot take, `RuntimeError` with the CUDA code when the launch fails.
     """
-    m, (n, k) = x.shape[0], packed.shape
     if out is None:
         out = torch.empty(m, n, dtype=torch.bfloat16, device=x.device)
     _check(x, packed, out)
     chosen = variant or choose(m, n, k)
-    partial, ready = _workspace(x.device.index)
+    partial, counter = _workspace(x.device.index)
     code = _library().w12_gemm_launch(
         chosen.entry,
-        int(early),
+        ahead,
         packed.records.data_ptr(),
         packed.window_low.data_ptr(),
         packed.escape_start.data_ptr(),
@@ -109,7 +109,7 @@ def matmul(
         x.data_ptr(),
         out.data_ptr(),
         partial.data_ptr(),
-        ready.data_ptr(),
+        counter.data_ptr(),
         m,
         n,
         k,

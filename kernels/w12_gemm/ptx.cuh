@@ -121,6 +121,13 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
   return value;
 }
 
-__device__ __forceinline__ void store_release(uint32_t* flag, uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+// After a barrier this publishes what the whole block wrote, not only this thread.
+__device__ __forceinline__ void add_release(uint32_t* flag, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void load_shared(uint32_t* to, uint32_t from) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from));
 }

@@ -30,7 +30,7 @@ static int multiprocessors() {
 }
 
 template <class C>
-static int launch(Problem p, bool early, cudaStream_t stream) {
+static int launch(Problem p, int ahead, cudaStream_t stream) {
   static cudaError_t raised = cudaFuncSetAttribute(w12_gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    C::kSharedBytes);
   if (raised != cudaSuccess) return raised;
@@ -48,7 +48,6 @@ static int launch(Problem p, bool early, cudaStream_t stream) {
   p.record_tiles = (p.n + kTileChannels - 1) / kTileChannels;
   p.tiles = (p.record_tiles + C::RECORDS * C::CLUSTER - 1) / (C::RECORDS * C::CLUSTER);
   cudaLaunchConfig_t config = {};
-  config.gridDim = multiprocessors() * C::BLOCKS / C::CLUSTER * C::CLUSTER;
   config.blockDim = C::kThreads;
   config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = stream;
@@ -59,7 +58,20 @@ static int launch(Problem p, bool early, cudaStream_t stream) {
     attributes[count].val.clusterDim = {C::CLUSTER, 1, 1};
     ++count;
   }
-  if (early) {
+  config.attrs = attributes;
+  config.numAttrs = count;
+  // Blocks wait for each other's sums, so all must be resident; not every multiprocessor finds a cluster partner.
+  static int blocks = [&] {
+    int clusters = multiprocessors() * C::PER_SM;
+    config.gridDim = clusters * C::CLUSTER;
+    if (C::CLUSTER > 1 && cudaOccupancyMaxActiveClusters(&clusters, w12_gemm_kernel<C>, &config) != cudaSuccess) return 0;
+    const int all = multiprocessors() * C::PER_SM / C::CLUSTER;
+    return C::CLUSTER * (C::CLUSTER == 1 || clusters > all ? all : clusters);
+  }();
+  config.gridDim = blocks;
+  p.exponent_base = kExponentBase;
+  p.ahead = ahead;
+  if (ahead > 0) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count].val.programmaticStreamSerializationAllowed = 1;
     ++count;
@@ -72,19 +84,19 @@ static int launch(Problem p, bool early, cudaStream_t stream) {
 struct Entry {
   const char* name;
   int rows;
-  int (*run)(Problem, bool, cudaStream_t);
+  int (*run)(Problem, int, cudaStream_t);
   size_t partial_bytes_per_block;
 };
 
 #define ENTRY(NAME, ...)                                       \
   {NAME, Config<__VA_ARGS__>::ROWS, launch<Config<__VA_ARGS__>>, \
-   static_cast<size_t>(Config<__VA_ARGS__>::ROWS) * Config<__VA_ARGS__>::kConsumers * 2}
-#define SMALL_ROWS(NAME, R, C, B, S) ENTRY(NAME, 8, R, C, B, S), ENTRY(NAME, 24, R, C, B, S)
-#define EVEN_ROWS(NAME, R, C, B, S)                                                      \
-  ENTRY(NAME, 16, R, C, B, S), ENTRY(NAME, 32, R, C, B, S), ENTRY(NAME, 48, R, C, B, S), \
-      ENTRY(NAME, 64, R, C, B, S)
-#define LARGE_ROWS(NAME, R, C, B, S) ENTRY(NAME, 96, R, C, B, S), ENTRY(NAME, 128, R, C, B, S)
-#define HUGE_ROWS(NAME, R, C, B, S) ENTRY(NAME, 192, R, C, B, S), ENTRY(NAME, 256, R, C, B, S)
+   static_cast<size_t>(Config<__VA_ARGS__>::kPartials) * 32}
+#define ODD_ROWS(NAME, ...) ENTRY(NAME, 8, __VA_ARGS__), ENTRY(NAME, 24, __VA_ARGS__)
+#define EVEN_ROWS(NAME, ...)                                                                         \
+  ENTRY(NAME, 16, __VA_ARGS__), ENTRY(NAME, 32, __VA_ARGS__), ENTRY(NAME, 48, __VA_ARGS__), \
+      ENTRY(NAME, 64, __VA_ARGS__)
+#define LARGE_ROWS(NAME, ...) ENTRY(NAME, 96, __VA_ARGS__), ENTRY(NAME, 128, __VA_ARGS__)
+#define HUGE_ROWS(NAME, ...) ENTRY(NAME, 192, __VA_ARGS__), ENTRY(NAME, 256, __VA_ARGS__)
 #include "variants.cuh"
 
 extern "C" int w12_gemm_count() { return sizeof(kEntries) / sizeof(kEntries[0]); }
@@ -93,9 +105,9 @@ extern "C" int w12_gemm_rows(int entry) { return kEntries[entry].rows; }
 extern "C" size_t w12_gemm_partial_bytes(int entry) { return kEntries[entry].partial_bytes_per_block; }
 
 // Returns 0, a cudaError_t, or 10000 + CUresult of the tensor map.
-extern "C" int w12_gemm_launch(int entry, int early, const void* records, const void* window_low,
+extern "C" int w12_gemm_launch(int entry, int ahead, const void* records, const void* window_low,
                                const void* escape_start, const void* escape_column, const void* escape_bits,
-                               const void* x, void* y, void* partial, void* ready, int m, int n, int k, void* stream) {
+                               const void* x, void* y, void* partial, void* counter, int m, int n, int k, void* stream) {
   if (entry < 0 || entry >= w12_gemm_count() || m < 1 || m > kEntries[entry].rows) return cudaErrorInvalidValue;
   Problem p = {};
   p.records = static_cast<const uint8_t*>(records);
@@ -106,7 +118,7 @@ extern "C" int w12_gemm_launch(int entry, int early, const void* records, const 
   p.x = static_cast<const __nv_bfloat16*>(x);
   p.y = static_cast<__nv_bfloat16*>(y);
   p.partial = static_cast<float4*>(partial);
-  p.ready = static_cast<uint32_t*>(ready);
+  p.counter = static_cast<uint32_t*>(counter);
   p.m = m, p.n = n, p.k = k;
-  return kEntries[entry].run(p, early != 0, static_cast<cudaStream_t>(stream));
+  return kEntries[entry].run(p, ahead, static_cast<cudaStream_t>(stream));
 }

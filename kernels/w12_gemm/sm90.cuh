@@ -16,33 +16,41 @@ struct Problem {
   const uint16_t* escape_bits;
   const __nv_bfloat16* x;
   __nv_bfloat16* y;
-  float4* partial;  // [blocks][ROWS / 8][consumer threads]
-  uint32_t* ready;  // [blocks], zero between launches
-  int m, n, k, steps, record_tiles, tiles;
+  float4* partial;    // [blocks][kPartials], first segment of a block; then the same again, last segment
+  uint32_t* counter;  // [tiles * CLUSTER][2]: sums handed over, reducers done; zero between launches
+  uint32_t exponent_base;  // kExponentBase; a parameter so that it stays in a register
+  int m, n, k, steps, record_tiles, tiles, ahead;
 };
 
 enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3 };
 
-template <int ROWS_, int RECORDS_, int CLUSTER_, int BLOCKS_, int MAX_STAGES_, int ABLATE_ = kWhole>
+// ROWS: rows of the tile. RECORDS: 128-channel records side by side. SPLIT: 64-channel parts that one warpgroup handles.
+// CLUSTER: blocks that share the activations by multicast. FIT: blocks that must fit on a multiprocessor (shared memory,
+// registers); with FIT = 2 and PER_SM = 1 the next kernel's blocks move in while this one's finish.
+template <int ROWS_, int RECORDS_, int SPLIT_, int CLUSTER_, int FIT_, int PER_SM_, int MAX_STAGES_, int ABLATE_ = kWhole>
 struct Config {
-  static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, CLUSTER = CLUSTER_, BLOCKS = BLOCKS_, ABLATE = ABLATE_;
-  static constexpr int kGroups = 2 * RECORDS;  // warpgroups, 64 channels each
+  static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, SPLIT = SPLIT_, CLUSTER = CLUSTER_, FIT = FIT_;
+  static constexpr int PER_SM = PER_SM_, ABLATE = ABLATE_;
+  static constexpr int kGroups = 2 * RECORDS / SPLIT;  // consumer warpgroups
   static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 32;
+  static constexpr int kBlocks8 = ROWS / 8;
   static constexpr int kRowBytes = ROWS * kTileK * 2;
   static constexpr int kStageBytes = RECORDS * kRecordBytes + kRowBytes;
-  static constexpr int kBudget = (BLOCKS == 1 ? 232448 : 115712) - 1024 - 512;
+  static constexpr int kBudget = (FIT == 1 ? 232448 : 115712) - 1024 - 512;
   static constexpr int kFit = kBudget / kStageBytes;
   static constexpr int STAGES = kFit < MAX_STAGES_ ? kFit : MAX_STAGES_;
   static constexpr int kSharedBytes = STAGES * kStageBytes + 1024 + 512;
+  static constexpr int kPartials = SPLIT * kBlocks8 * kConsumers;  // float4 a block
   static_assert(STAGES >= 2, "a stage does not fit twice");
   static_assert(ROWS % (8 * CLUSTER) == 0, "each block of a cluster loads whole groups of 8 rows");
 };
 
-// Units (tile, k step) of one worker: a contiguous share of tiles * steps, equal to within one unit.
+// Units (tile, k step) of one worker: a contiguous share of tiles * steps, equal to within one unit and never empty;
+// workers beyond the number of units get nothing.
 struct Share {
   int total, workers;
   __device__ __forceinline__ int begin(int worker) const {
-    return static_cast<int>(static_cast<long long>(total) * worker / workers);
+    return static_cast<int>(static_cast<long long>(total) * min(worker, workers) / workers);
   }
 };
 
@@ -54,7 +62,6 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p
   auto weights = [&](int i) {
     const int slot = i % C::STAGES, unit = first + i, tile = unit / p.steps, step = unit % p.steps;
     const uint32_t to = stages + slot * C::kStageBytes + C::kRowBytes;
-    barrier_expect(full + 8 * slot, C::kStageBytes);
 #pragma unroll
     for (int r = 0; r < C::RECORDS; ++r) {
       // an odd last tile reads its neighbour again; its channels are beyond N and never stored
@@ -74,42 +81,48 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p
                           (1 << C::CLUSTER) - 1);
     }
   };
-  const int ahead = min(count, C::STAGES);
-  for (int i = 0; i < ahead; ++i) weights(i);
+  // Launched early, the weights of the first slots stream in while the previous kernel ends. Otherwise rows and weights
+  // alternate: the first step must not queue behind the weights of all slots.
+  const int ahead = min(count, min(p.ahead, C::STAGES));
+  for (int i = 0; i < ahead; ++i) {
+    barrier_expect(full + 8 * i, C::kStageBytes);
+    weights(i);
+  }
   wait_for_previous_kernel();
   for (int i = 0; i < ahead; ++i) rows(i);
   for (int i = ahead; i < count; ++i) {
-    barrier_wait(empty + 8 * (i % C::STAGES), (i / C::STAGES - 1) & 1);
-    weights(i);
+    if (i >= C::STAGES) barrier_wait(empty + 8 * (i % C::STAGES), (i / C::STAGES - 1) & 1);
+    barrier_expect(full + 8 * (i % C::STAGES), C::kStageBytes);
     rows(i);
+    weights(i);
   }
 }
 
 struct Lane {
-  int group, lane4;  // channel inside 8, pair of rows inside 8
-  int channel;       // first of the thread's two channels; the other is 8 higher
+  int group, pair;  // channel inside 8, pair of rows inside 8
 };
 
 // sum += (w - code value) x for every escape of the thread's channels, in list order.
 template <class C>
-__device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, float (&acc)[C::ROWS / 2]) {
+__device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, int first, float (&acc)[C::ROWS / 2]) {
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    const int channel = lane.channel + 8 * side;
+    const int channel = first + lane.group + 8 * side;
     if (channel >= p.n) continue;
     const int end = p.escape_start[channel + 1];
     // the code of an escape is 0: +2^(low - 127), what the record contributed
     const float code = __uint_as_float(static_cast<uint32_t>(p.window_low[channel]) << 23);
+#pragma unroll 1
     for (int e = p.escape_start[channel]; e < end; ++e) {
-      const __nv_bfloat16* column = p.x + p.escape_column[e];
       const float weight = __uint_as_float(static_cast<uint32_t>(p.escape_bits[e]) << 16);
+      const __nv_bfloat16* at = p.x + p.escape_column[e] + 2ll * lane.pair * p.k;
+      int row = 2 * lane.pair;
 #pragma unroll
-      for (int j = 0; j < C::ROWS / 8; ++j)
+      for (int j = 0; j < C::kBlocks8; ++j, row += 8, at += 8ll * p.k)
 #pragma unroll
         for (int q = 0; q < 2; ++q) {
-          const int row = 8 * j + 2 * lane.lane4 + q;
-          if (row >= p.m) continue;
-          const float value = __bfloat162float(column[static_cast<long long>(row) * p.k]);
+          if (row + q >= p.m) continue;
+          const float value = __bfloat162float(at[q * p.k]);
           float& sum = acc[4 * j + 2 * side + q];
           sum = fmaf(weight, value, sum);
           sum = fmaf(-code, value, sum);
@@ -118,75 +131,103 @@ __device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, 
   }
 }
 
-template <class C>
-__device__ __forceinline__ void store_rows(const Problem& p, const Lane& lane, const float (&acc)[C::ROWS / 2]) {
+// Two channels of eight rows in one register a lane: 16 contiguous bytes of y per row and side.
+__device__ __forceinline__ void store_block(const Problem& p, const Lane& lane, int first, int j, float4 sum) {
 #pragma unroll
-  for (int j = 0; j < C::ROWS / 8; ++j) {
-    if (8 * j >= p.m) break;
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(acc[4 * j + 2 * side], acc[4 * j + 2 * side + 1]);
-      const uint32_t turned = transpose8x8(*reinterpret_cast<const uint32_t*>(&pair));
-      const int row = 8 * j + lane.group;
-      const int channel = lane.channel - lane.group + 8 * side + 2 * lane.lane4;
-      if (row < p.m && channel < p.n)
-        *reinterpret_cast<uint32_t*>(p.y + static_cast<long long>(row) * p.n + channel) = turned;
-    }
+  for (int side = 0; side < 2; ++side) {
+    const __nv_bfloat162 pair = side ? __floats2bfloat162_rn(sum.z, sum.w) : __floats2bfloat162_rn(sum.x, sum.y);
+    const uint32_t turned = transpose8x8(*reinterpret_cast<const uint32_t*>(&pair));
+    const int row = 8 * j + lane.group, channel = first + 8 * side + 2 * lane.pair;
+    if (row < p.m && channel < p.n)
+      *reinterpret_cast<uint32_t*>(p.y + static_cast<long long>(row) * p.n + channel) = turned;
   }
+}
+
+struct Segment {
+  int tile, k0, count;
+};
+
+// First channel of a warp's 16: part `s` of the warpgroup's share of the block's tile.
+template <class C>
+__device__ __forceinline__ int first_channel(int tile, uint32_t rank, int warp, int s) {
+  const int part = warp / 4 * C::SPLIT + s;
+  return (tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS * kTileChannels + part * 64 + warp % 4 * 16;
+}
+
+// Adds the sums of every block that worked on the tile, in ascending k: the order depends on the grid alone, never on
+// who came first. The reducers, blocks whose share ends in this tile, take the tile's 16 x 8 pieces in turn.
+template <class C>
+__device__ __forceinline__ void reduce(const Problem& p, const Share& share, const Lane& lane, int worker, uint32_t rank,
+                                       int tile) {
+  const int begin = tile * p.steps, end = begin + p.steps, warp = threadIdx.x / 32, warps = C::kConsumers / 32;
+  int low = worker, high = worker + 1;  // contributors low .. high - 1
+  while (low > 0 && share.begin(low) > begin) --low;
+  while (high < share.workers && share.begin(high) < end) ++high;
+  const int reducers = share.begin(high) > end ? high - 1 - low : high - low;
+  uint32_t* counter = p.counter + 2 * (tile * C::CLUSTER + rank);
+  if (threadIdx.x == 0)
+    while (load_acquire(counter) < high - low) {
+    }
+  consumers_sync(C::kConsumers);
+  const int blocks8 = min(C::kBlocks8, (p.m + 7) / 8);
+  for (int piece = (worker - low) + reducers * warp; piece < C::SPLIT * blocks8 * warps; piece += reducers * warps) {
+    const int from = piece % warps, j = piece / warps % blocks8, s = piece / warps / blocks8;
+    const float4* at = p.partial + (s * C::kBlocks8 + j) * C::kConsumers + 32 * from + threadIdx.x % 32;
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int base = low; base < high; base += 4) {
+      float4 part[4];  // four loads in flight, added in order
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int other = base + i;
+        part[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+        // a block that began inside the tile wrote its first segment there, the one that began before it its last
+        const int last = share.begin(other) <= begin ? 1 : 0;
+        if (other < high)
+          part[i] = __ldcg(at + (2ll * (other * C::CLUSTER + static_cast<int>(rank)) + last) * C::kPartials);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (base + i >= high) continue;
+        sum.x += part[i].x, sum.y += part[i].y, sum.z += part[i].z, sum.w += part[i].w;
+      }
+    }
+    store_block(p, lane, first_channel<C>(tile, rank, from, s), j, sum);
+  }
+  if (threadIdx.x == 0 && atomicAdd(counter + 1, 1) == reducers - 1) counter[0] = 0, counter[1] = 0;
 }
 
 template <class C>
 __device__ __forceinline__ void finish(const Problem& p, const Share& share, const Lane& lane, int worker, uint32_t rank,
-                                       int tile, int k0, int count, float (&acc)[C::ROWS / 2]) {
-  const int thread = threadIdx.x;
-  {
-    const int top = p.record_tiles * kTileChannels - 1;
+                                       const Segment& at, float (&acc)[C::SPLIT][C::ROWS / 2]) {
+  const int warp = threadIdx.x / 32, top = p.record_tiles * kTileChannels - 1;
+  const bool whole = at.count == p.steps;
+  // a block has at most two segments that are parts of tiles: one that begins inside a tile, one that begins a tile
+  float4* slot = p.partial + (2ll * (worker * C::CLUSTER + static_cast<int>(rank)) + (at.k0 == 0)) * C::kPartials;
+#pragma unroll
+  for (int s = 0; s < C::SPLIT; ++s) {
+    const int first = first_channel<C>(at.tile, rank, warp, s);
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const uint32_t low = p.window_low[min(lane.channel + 8 * side, top)];
+      const uint32_t low = p.window_low[min(first + lane.group + 8 * side, top)];
       const float scale = __uint_as_float((low - kCodeExponent + 127) << 23);  // a power of two: exact
 #pragma unroll
-      for (int j = 0; j < C::ROWS / 8; ++j) {
-        acc[4 * j + 2 * side] *= scale;
-        acc[4 * j + 2 * side + 1] *= scale;
-      }
+      for (int j = 0; j < C::kBlocks8; ++j) acc[s][4 * j + 2 * side] *= scale, acc[s][4 * j + 2 * side + 1] *= scale;
+    }
+    if (at.k0 + at.count == p.steps) add_escapes<C>(p, lane, first, acc[s]);
+#pragma unroll
+    for (int j = 0; j < C::kBlocks8; ++j) {
+      if (8 * j >= p.m) break;
+      const float4 sum = make_float4(acc[s][4 * j], acc[s][4 * j + 1], acc[s][4 * j + 2], acc[s][4 * j + 3]);
+      if (whole)
+        store_block(p, lane, first, j, sum);
+      else
+        __stcg(slot + (s * C::kBlocks8 + j) * C::kConsumers + threadIdx.x, sum);
     }
   }
-  if (k0 + count == p.steps) add_escapes<C>(p, lane, acc);
-  if (k0 > 0) {  // the block with the first k step of the tile owns it; the others hand their sums over
-    float4* slot = p.partial + static_cast<long long>(worker * C::CLUSTER + rank) * (C::ROWS / 8) * C::kConsumers;
-#pragma unroll
-    for (int j = 0; j < C::ROWS / 8; ++j)
-      if (8 * j < p.m)
-        __stcg(slot + j * C::kConsumers + thread,
-               make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
-    __threadfence();
-    consumers_sync(C::kConsumers);
-    if (thread == 0) store_release(p.ready + worker * C::CLUSTER + rank, 1);
-    return;
-  }
-  const int end = (tile + 1) * p.steps;
-  // ascending k: the order of additions depends on the grid alone, never on who came first
-  for (int other = worker + 1; other < share.workers && share.begin(other) < end; ++other) {
-    if (share.begin(other + 1) == share.begin(other)) continue;
-    uint32_t* ready = p.ready + other * C::CLUSTER + rank;
-    if (thread == 0)
-      while (load_acquire(ready) == 0) {
-      }
-    consumers_sync(C::kConsumers);
-    if (thread == 0) *ready = 0;
-    const float4* slot = p.partial + static_cast<long long>(other * C::CLUSTER + rank) * (C::ROWS / 8) * C::kConsumers;
-#pragma unroll
-    for (int j = 0; j < C::ROWS / 8; ++j)
-      if (8 * j < p.m) {
-        const float4 part = __ldcg(slot + j * C::kConsumers + thread);
-        acc[4 * j] += part.x;
-        acc[4 * j + 1] += part.y;
-        acc[4 * j + 2] += part.z;
-        acc[4 * j + 3] += part.w;
-      }
-  }
-  store_rows<C>(p, lane, acc);
+  if (whole) return;
+  consumers_sync(C::kConsumers);
+  if (threadIdx.x == 0) add_release(p.counter + 2 * (at.tile * C::CLUSTER + rank), 1);
+  if (share.begin(worker + 1) <= (at.tile + 1) * p.steps) reduce<C>(p, share, lane, worker, rank, at.tile);
 }
 
 template <class C>
@@ -202,87 +243,78 @@ template <class C>
 __device__ __forceinline__ void consume(const Problem& p, const Share& share, uint32_t stages, uint32_t full,
                                         uint32_t empty, int worker, uint32_t rank) {
   const int thread = threadIdx.x, group = thread / 128, inside = thread % 128, warp_lane = thread % 32;
-  const uint32_t view_at = C::kRowBytes + group / 2 * kRecordBytes + group % 2 * 4096 + 16 * inside;
-  const uint32_t rest_at = C::kRowBytes + group / 2 * kRecordBytes + kViewBytes + group % 2 * 2048 + 16 * inside;
-  Lane lane{warp_lane / 4, warp_lane % 4, 0};
+  const Lane lane{warp_lane / 4, warp_lane % 4};
+  const int part = group * C::SPLIT;  // 64-channel part of the block's tile
+  const uint32_t record = C::kRowBytes + part / 2 * kRecordBytes;
+  const uint32_t view_at = record + part % 2 * 4096 + 16 * inside;
+  const uint32_t rest_at = record + kViewBytes + part % 2 * 2048 + 16 * inside;
+  const uint32_t exponent = p.exponent_base;
   int slot = 0;
   uint32_t parity = 0;
   wait_for_previous_kernel();
   const int last = share.begin(worker + 1);
   for (int unit = share.begin(worker); unit < last;) {
-    const int tile = unit / p.steps, k0 = unit % p.steps, count = min(p.steps - k0, last - unit);
-    lane.channel = ((tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS + group / 2) * kTileChannels +
-                   group % 2 * 64 + inside / 32 * 16 + lane.group;
-    float acc[C::ROWS / 2];
+    Segment at{unit / p.steps, unit % p.steps, 0};
+    at.count = min(p.steps - at.k0, last - unit);
+    float acc[C::SPLIT][C::ROWS / 2];
 #pragma unroll
-    for (int i = 0; i < C::ROWS / 2; ++i) acc[i] = 0.f;
+    for (int i = 0; i < C::SPLIT * C::ROWS / 2; ++i) acc[i / (C::ROWS / 2)][i % (C::ROWS / 2)] = 0.f;
     int held = -1;  // slot whose rows the tensor core may still be reading
-    for (int step = 0; step < count; ++step) {
+    for (int step = 0; step < at.count; ++step) {
       const uint32_t base = stages + slot * C::kStageBytes;
       barrier_wait(full + 8 * slot, parity);
-      uint32_t view[8], rest[4];
-      if constexpr (C::ABLATE != kStreamOnly) {
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(view[0]), "=r"(view[1]), "=r"(view[2]), "=r"(view[3])
-                     : "r"(base + view_at));
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(rest[0]), "=r"(rest[1]), "=r"(rest[2]), "=r"(rest[3])
-                     : "r"(base + rest_at));
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(view[4]), "=r"(view[5]), "=r"(view[6]), "=r"(view[7])
-                     : "r"(base + view_at + 2048));
-      }
-      if constexpr (C::ABLATE <= kNoDecode) {
-        if (held >= 0) {
+      const uint64_t rows = swizzled_descriptor(base);
+#pragma unroll
+      for (int s = 0; s < C::SPLIT; ++s) {
+        uint32_t view[8], rest[4];
+        if constexpr (C::ABLATE != kStreamOnly) {
+          load_shared(view, base + view_at + 4096 * s);
+          load_shared(rest, base + rest_at + 2048 * s);
+          load_shared(view + 4, base + view_at + 4096 * s + 2048);
+        }
+        if (s == 0 && held >= 0) {
           wgmma_wait_all();
           release<C>(empty + 8 * held, warp_lane);
         }
-        const uint64_t rows = swizzled_descriptor(base);
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (C::ABLATE == kStreamOnly) continue;
           uint32_t a[4];
-          if constexpr (C::ABLATE == kWhole) {
-            decode(view[2 * s], view[2 * s + 1], rest[s], a);
+          if constexpr (C::ABLATE == kNoDecode) {
+            a[0] = view[2 * i], a[1] = view[2 * i + 1], a[2] = rest[i], a[3] = view[2 * i] ^ rest[i];
           } else {
-            a[0] = view[2 * s], a[1] = view[2 * s + 1], a[2] = rest[s], a[3] = view[2 * s] ^ rest[s];
+            decode(view[2 * i], view[2 * i + 1], rest[i], exponent, a);
           }
-          wgmma_fence();
-          Wgmma<C::ROWS>::mma(acc, a, rows + 2 * s);
+          if constexpr (C::ABLATE == kNoMma) {
+            acc[s][0] += __uint_as_float(a[0] ^ a[1] ^ a[2] ^ a[3]);
+          } else {
+            wgmma_fence();
+            Wgmma<C::ROWS>::mma(acc[s], a, rows + 2 * i);
+          }
         }
         wgmma_commit();
-        held = slot;
-      } else {
-        if constexpr (C::ABLATE == kNoMma) {
-#pragma unroll
-          for (int s = 0; s < 4; ++s) {
-            uint32_t a[4];
-            decode(view[2 * s], view[2 * s + 1], rest[s], a);
-            acc[0] += __uint_as_float(a[0] ^ a[1] ^ a[2] ^ a[3]);
-          }
-        }
-        __syncwarp();
-        release<C>(empty + 8 * slot, warp_lane);
       }
+      held = slot;
       if (++slot == C::STAGES) slot = 0, parity ^= 1;
     }
-    if constexpr (C::ABLATE <= kNoDecode) {
-      wgmma_wait_all();
-      release<C>(empty + 8 * held, warp_lane);
-    }
-    finish<C>(p, share, lane, worker, rank, tile, k0, count, acc);
-    unit += count;
+    wgmma_wait_all();
+    release<C>(empty + 8 * held, warp_lane);
+    finish<C>(p, share, lane, worker, rank, at, acc);
+    unit += at.count;
   }
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, C::BLOCKS)
+__global__ void __launch_bounds__(C::kThreads, C::FIT)
     w12_gemm_kernel(const __grid_constant__ CUtensorMap map, const Problem p) {
   extern __shared__ uint8_t raw[];
-  const uint32_t base = (shared_address(raw) + 1023) & ~1023u;  // the swizzle counts from multiples of 1024
+  // The swizzle counts from multiples of 1024. The shuffle hides where the address comes from: otherwise the compiler
+  // derives it anew in every step.
+  const uint32_t base = __shfl_sync(0xFFFFFFFF, (shared_address(raw) + 1023) & ~1023u, 0);
   const uint32_t full = base + C::STAGES * C::kStageBytes, empty = full + 8 * C::STAGES;
   const uint32_t rank = C::CLUSTER == 1 ? 0 : cluster_rank();
   const int worker = blockIdx.x / C::CLUSTER;
-  const Share share{p.tiles * p.steps, static_cast<int>(gridDim.x) / C::CLUSTER};
+  const Share share{p.tiles * p.steps, min(static_cast<int>(gridDim.x) / C::CLUSTER, p.tiles * p.steps)};
   launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::STAGES; ++i) {

@@ -25,7 +25,7 @@ static inline uint32_t __funnelshift_r(uint32_t lo, uint32_t hi, int by) { retur
 extern "C" void run(const uint32_t* w0, const uint32_t* w1, const uint32_t* b, uint32_t* out, int n) {
   for (int i = 0; i < n; ++i) {
     uint32_t a[4];
-    decode(w0[i], w1[i], b[i], a);
+    decode(w0[i], w1[i], b[i], kExponentBase, a);
     for (int j = 0; j < 4; ++j) out[4 * i + j] = a[j];
   }
 }
@@ -75,7 +75,7 @@ def test_every_variant_against_float64(
             x = activations(m, k, "cuda", seed=m)
             first, second = (poisoned((m, n), device="cuda") for _ in range(2))
             op.matmul(x, packed, out=first, variant=variant)
-            op.matmul(x, packed, out=second, variant=variant, early=True)
+            op.matmul(x, packed, out=second, variant=variant, ahead=16)
             assert_close(first, x, packed)
             assert torch.equal(first, second), variant
 
