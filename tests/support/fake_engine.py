@@ -254,6 +254,7 @@ class Handler(BaseHTTPRequestHandler):
     """The HTTP face. One lock around the engine, as in the miniengine."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else headers and body, sent apart, wait 40 ms for a delayed acknowledgement
     engine: Engine
 
     def log_message(self, format: str, *args: Any) -> None:
