@@ -75,11 +75,9 @@ def judge(body: PairRunBody, thresholds: Thresholds | None = None) -> PairRunBod
         verdict = Verdict.INFRA if machine else Verdict.NOT_COMPARABLE
         problems = (*(MACHINE + text for text in machine), *(ARMS + text for text in arms))
         return _with(body, verdict, "; ".join((machine or arms)[:3]), problems=problems)
-    return (
-        _noise_verdict(body)
-        if body.purpose == "noise"
-        else _gain_verdict(body, ratios, thresholds or load_thresholds())
-    )
+    if body.purpose == "autoregressive":
+        return _with(body, None, f"AR gave another output than stock on {changed} requests")
+    return _noise_verdict(body) if body.purpose == "noise" else _gain_verdict(body, ratios, thresholds)
 
 
 def _found(body: PairRunBody, prefix: str) -> list[str]:
