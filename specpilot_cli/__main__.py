@@ -18,10 +18,10 @@ def _unknown_settings() -> None:
 
 
 def _run() -> int:
-    from specpilot_cli.app import register
+    from specpilot_cli.app import build
 
     try:
-        result = register()(standalone_mode=False)
+        result = build()(standalone_mode=False)
     except SpecPilotError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

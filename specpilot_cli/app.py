@@ -10,15 +10,6 @@ from specpilot_cli.core.exit_codes import MEANING
 
 EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {text}" for code, text in MEANING.items())
 
-app = typer.Typer(
-    name="specpilot",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
 
 def _version(value: bool) -> None:
     if value:
@@ -26,7 +17,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no notes on stderr."),
@@ -48,10 +38,19 @@ def root(
     console.set_quiet(quiet)
 
 
-def register() -> typer.Typer:
-    """Attach every command and return the app."""
+def build() -> typer.Typer:
+    """The whole command tree."""
     from specpilot_cli.commands import COMMANDS
 
+    app = typer.Typer(
+        name="specpilot",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog=EPILOG,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(root)
     for attach in COMMANDS:
         attach(app)
     return app

@@ -29,6 +29,7 @@ ODD_VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just([]), st.just({}), st.just(10**400),
     st.just("\x1b[2J\n\n\n\n"), st.just("9" * 5000),
 )  # fmt: skip
+KINDS = ("cut", "encoding", "value", "nan", "schema", "drop", "extra", "noise", "deep", "digest")
 ENCODINGS = ("utf-16", "utf-32", "utf-8-sig", "cp037")
 
 
@@ -58,9 +59,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     """A valid artifact with one kind of damage that no reader may accept."""
     name = draw(st.sampled_from(sorted(SAMPLES)))
     data = SAMPLES[name]
-    kind = draw(
-        st.sampled_from(["cut", "encoding", "value", "nan", "schema", "drop", "extra", "noise", "deep", "digest"])
-    )
+    kind = draw(st.sampled_from(KINDS))
     document = json.loads(data)
     if kind == "cut":
         return data[: draw(st.integers(0, len(data) - 3))]

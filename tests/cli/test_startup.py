@@ -30,7 +30,7 @@ COMMANDS = ("profile", "ceiling", "show", "schema", "doctor")
 
 def test_no_heavy_module_is_imported_by_the_command_tree() -> None:
     code = (
-        "import sys; from specpilot_cli.app import register; register(); import specpilot_cli.__main__;"
+        "import sys; from specpilot_cli.app import build; build(); import specpilot_cli.__main__;"
         f"print(sorted({HEAVY!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
