@@ -42,6 +42,8 @@ class ForcedRequest(Record):
     output_sha256: Sha256
     """As in `Sample.output_sha256`."""
     tokens: Count
+    shared_tokens: Count
+    """Leading tokens that the other arm gave too (all of them where both arms gave this output)."""
     ties: Count
     """Exact ties resolved to another id: not mismatches."""
     tokens_by_binade: dict[str, Count]
@@ -87,7 +89,7 @@ class RateRule(Record):
     """Reject when the mismatch rate is above stock's by more than the limit."""
 
     difference: Difference
-    """Candidate's rate - stock's."""
+    """Candidate's rate - stock's, over the tokens that follow the arms' first difference, per token of all."""
     low: Difference
     high: Difference
     """One-sided bounds, each at `confidence`."""
@@ -104,7 +106,7 @@ class EventRule(Record):
 
     candidate_events: Count
     stock_events: Count
-    """Unexplained large-margin events."""
+    """Unexplained large-margin events at or after the arms' first difference."""
     p_value: Fraction
     alpha: Fraction
     excess_high: Difference

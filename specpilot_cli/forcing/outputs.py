@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specpilot_cli.artifacts.pair_run import Arm, Output, PairRunBody
@@ -24,6 +24,8 @@ class ToForce:
     sha256: str
     input_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
+    shared_tokens: int
+    """Leading tokens that an output of the other arm has too."""
     other_length: int
     """Length of the other arm's longest output of the same request; 0 where both arms gave this one."""
 
@@ -59,12 +61,19 @@ def outputs_to_force(body: PairRunBody) -> list[ToForce]:
     """Every distinct output in request order, candidate's first; outputs that both arms gave appear once."""
     wanted = []
     for name, arms in by_request(body).items():
-        lengths = {arm: max(len(output.output_ids) for output in arms[arm].values()) for arm in ARMS}
         for digest, output in {**arms["candidate"], **arms["stock"]}.items():
             givers = tuple(arm for arm in ARMS if digest in arms[arm])
-            other = 0 if len(givers) == 2 else lengths["stock" if givers == ("candidate",) else "candidate"]
-            wanted.append(ToForce(name, givers, digest, output.input_ids, output.output_ids, other))
+            ids, other = output.output_ids, arms["stock" if givers == ("candidate",) else "candidate"]
+            both = len(givers) == 2
+            shared = len(ids) if both else max(_common(ids, theirs.output_ids) for theirs in other.values())
+            longest = 0 if both else max(len(theirs.output_ids) for theirs in other.values())
+            wanted.append(ToForce(name, givers, digest, output.input_ids, ids, shared, longest))
     return wanted
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    differs = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+    return next(differs, min(len(left), len(right)))
 
 
 def unforced_samples(body: PairRunBody) -> dict[Arm, int]:

@@ -1,7 +1,8 @@
 """The rate rule and the event rule (arXiv:2611.02501, summary section 3.4), each with three outcomes.
 
 `reject` and `pass` are both positive statements at their confidence; what supports neither is `undecided`. Too few
-tokens therefore never pass.
+tokens therefore never pass. Both rules are given discordant counts (`tally.paired`): where the arms agree token for
+token they mismatch together, which no sampling error can change.
 """
 
 from __future__ import annotations

@@ -36,12 +36,18 @@ def side(forced: Sequence[ForcedRequest], arm: Arm, unforced_samples: int) -> Fo
     )
 
 
-def paired(forced: Sequence[ForcedRequest], *, events_only: bool) -> PairedCounts:
-    """Mismatches (or only unexplained large events) and tokens of each arm, by request."""
+def paired(forced: Sequence[ForcedRequest], *, events_only: bool, discordant: bool) -> PairedCounts:
+    """Mismatches (or only unexplained large events) and tokens of each arm, by request.
+
+    Args:
+        discordant: leave out what both arms share: the same token after the same context is the same mismatch in both
+            and says nothing about their difference (as in McNemar's test and Tango's interval for paired rates).
+    """
     order = {name: row for row, name in enumerate(dict.fromkeys(item.request_id for item in forced))}
     table = np.zeros((len(order), 4))
     for item in forced:
-        found = sum(is_event(m) for m in item.mismatches) if events_only else len(item.mismatches)
+        start = item.shared_tokens if discordant else 0
+        found = sum(m.position >= start and (is_event(m) or not events_only) for m in item.mismatches)
         for column, arm in ((0, "candidate"), (2, "stock")):
             if arm in item.arms:
                 table[order[item.request_id], column : column + 2] += (found, item.tokens)

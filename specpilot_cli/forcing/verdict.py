@@ -10,6 +10,7 @@ from specpilot_cli.artifacts.forcing import EventRule, ForcedSide, ForcingBody, 
 from specpilot_cli.artifacts.pair_run import Arm, PairRunBody
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.forcing import tally
+from specpilot_cli.forcing.bounds import bounds
 from specpilot_cli.forcing.outputs import ARMS, unforced_samples
 from specpilot_cli.forcing.power import detection_power
 from specpilot_cli.forcing.rules import event_rule, growth_needed, rate_rule
@@ -86,7 +87,10 @@ def judged(body: ForcingBody, pair: PairRunBody, thresholds: Thresholds) -> Forc
     """
     unforced = unforced_samples(pair)
     sides = {arm: tally.side(body.requests, arm, unforced[arm]) for arm in ARMS}
-    mismatches, events = (tally.paired(body.requests, events_only=only) for only in (False, True))
+    mismatches, events = (tally.paired(body.requests, events_only=only, discordant=True) for only in (False, True))
+    all_mismatches, all_events = (
+        tally.paired(body.requests, events_only=only, discordant=False) for only in (False, True)
+    )
     rate, event = rate_rule(mismatches, thresholds), event_rule(events, thresholds)
     undecided = "undecided" in (rate.outcome, event.outcome)
     decision = decide(sides, rate, event, growth_needed(mismatches, events, thresholds) if undecided else None)
@@ -95,11 +99,11 @@ def judged(body: ForcingBody, pair: PairRunBody, thresholds: Thresholds) -> Forc
         "bands": tally.bands(body.requests),
         "rate_rule": rate,
         "event_rule": event,
-        "power": detection_power(
-            mismatches,
-            events,
+        "power": detection_power(  # a faulty system shares little with stock, so nothing is left out here
+            all_mismatches,
+            all_events,
             body.bias_gaps,
-            design_effect=rate.design_effect,
+            design_effect=max(rate.design_effect, bounds(all_mismatches, thresholds.confidence).design_effect),
             large_nats=thresholds.event_margin_deltas * body.delta_nats,
             thresholds=thresholds,
         ),

@@ -69,6 +69,23 @@ def test_small_margins_are_mismatches_but_no_events() -> None:
     assert body.verdict is Verdict.LOSSLESS
 
 
+def test_shared_events_do_not_hide_new_ones() -> None:
+    """Stock has an event in every request; five more of the candidate reject, because the shared ones cancel."""
+    stock = _with(_clean(), {name: {10: 2} for name in _clean()})
+    other = _with(stock, {f"r{i}": {60: 2} for i in range(5)})
+    body = _force(pair_body(other, stock))
+    assert body.event_rule is not None and (body.event_rule.candidate_events, body.event_rule.stock_events) == (5, 0)
+    assert body.verdict is Verdict.LOSSY
+    assert body.sides["stock"].large_events == 24 and body.sides["candidate"].large_events == 29
+
+
+def test_identical_outputs_pass_whatever_stock_itself_mismatches() -> None:
+    """24 requests of 100 tokens with 4 % mismatches each: compared as if independent, they would decide nothing."""
+    stock = _with(_clean(), {name: dict.fromkeys(range(0, 100, 25), 2) for name in _clean()})
+    body = _force(pair_body(stock))
+    assert body.sides["stock"].rate == 0.04 and body.verdict is Verdict.LOSSLESS
+
+
 def test_ties_resolved_either_way_are_no_mismatches() -> None:
     tied = _with(_clean(), {name: dict.fromkeys(range(0, 100, 2), 2) for name in _clean()})
     body = _force(pair_body(tied, _clean()), FakeServer(lambda token: 0.0))
