@@ -51,7 +51,7 @@ def find(name: str, m: int) -> Variant | None:
 
 def choose(m: int, n: int, k: int) -> Variant:
     """The variant that measured best for the shape (README, measured facts)."""
-    name = "wide" if m <= 128 else "slim_pair"
+    name = "wide" if m <= 64 else "tall"
     variant = find(name, m)
     if variant is None:
         raise ValueError(f"W12 GEMM takes 1 to {MAX_ROWS} rows, got {m}")
@@ -93,6 +93,7 @@ def matmul(
     kernel of the stream ends; only safe when that kernel does not write the packed weight. Not re-entrant across streams
     of one device. Raises `ValueError` for shapes it cannot take, `RuntimeError` with the CUDA code when the launch fails.
     """
+    m, (n, k) = x.shape[0], packed.shape
     if out is None:
         out = torch.empty(m, n, dtype=torch.bfloat16, device=x.device)
     _check(x, packed, out)

@@ -77,7 +77,7 @@ def test_windows_and_escapes_equal_the_reference(rows: list[list[int]], data: st
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 2**31), st.floats(-30, 30), st.sampled_from([0, 0.1, 1]))
+@given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 2**31), st.floats(-30, 30), st.sampled_from([0, 1]))
 def test_random_matrices_round_trip(n: int, k: int, seed: int, log2_scale: float, wild: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     weight = (torch.randn(n, k, generator=generator) * 2**log2_scale).bfloat16()
