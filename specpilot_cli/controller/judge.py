@@ -13,7 +13,7 @@ from specpilot_cli.controller.noise import noise_of
 from specpilot_cli.controller.pairs import Ratios, log_ratios
 from specpilot_cli.controller.power import pairs_needed
 from specpilot_cli.controller.promote import decide
-from specpilot_cli.controller.stats import MIN_UNITS, estimate
+from specpilot_cli.controller.stats import MIN_BLOCK_PAIRS, MIN_UNITS, estimate
 from specpilot_cli.forcing.thresholds import Thresholds, load_thresholds
 
 
@@ -107,7 +107,7 @@ def _gain_verdict(body: PairRunBody, ratios: list[Ratios], thresholds: Threshold
 
 def _too_few(body: PairRunBody) -> str:
     text = f"no interval with fewer than {MIN_UNITS} requests a benchmark"
-    return text + (" or a single pair of blocks" if body.design.placement == "restart" else "")
+    return text + (f" or {MIN_BLOCK_PAIRS} pairs of blocks" if body.design.placement == "restart" else "")
 
 
 def _reason(verdict: Verdict, gain: Estimate, bar: float, needed: int | None) -> str:

@@ -24,6 +24,8 @@ class Ratios:
     cell: Cell
     log_ratio: NDArray[np.float64]
     """Shape [units, pairs]. A unit is a batch (one request at concurrency 1); a pair is (repeat, pair of blocks)."""
+    stock_first: NDArray[np.float64]
+    """Shape [pairs]: share of the units in which stock came first, minus the share in which the candidate did."""
 
 
 def _speeds(samples: Iterable[Sample]) -> dict[PairKey, dict[Arm, float]]:
@@ -55,8 +57,19 @@ def log_ratios(samples: Sequence[Sample]) -> list[Ratios]:
     by_unit: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(dict)
     for pair, both in speeds.items():
         by_unit[pair[2:]][pair[:2]] = float(np.log(both["candidate"] / both["stock"]))
+    first = _stock_first(samples)
     rows: dict[Cell, list[list[float]]] = defaultdict(list)
     for unit in sorted(by_unit):
         if len(by_unit[unit]) == len(columns):
             rows[cell_of[unit]].append([by_unit[unit][column] for column in columns])
-    return [Ratios(cell, np.array(table)) for cell, table in rows.items()]
+    order = np.array([first[column] for column in columns])
+    return [Ratios(cell, np.array(table), order) for cell, table in rows.items()]
+
+
+def _stock_first(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
+    """Mean over the first halves of each pair of blocks: +1 for stock, -1 for the candidate."""
+    signs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for sample in samples:
+        if sample.block % 2 == 0:
+            signs[pair_of(sample)[:2]].append(1 if sample.arm == "stock" else -1)
+    return {column: sum(found) / len(found) for column, found in signs.items()}
