@@ -50,15 +50,18 @@ def apply(
 
     made = domain.plan(open_room(memory_dir), tuple(entries), stock)
     target = worktree or stock.with_name(f"{stock.resolve().name}-{'+'.join(sorted({bare(e) for e in entries}))}")
+    there = made.reproduces is not False and domain.is_there(made, target)
     writer = Writer(out, "apply")
+    writer.checkpoint(domain.artifact(made, target, complete=False))
     _say_unmeasured(made)
-    fresh = made.reproduces is not False and domain.materialise(made, target)
-    writer.finish(domain.artifact(made, target))
+    if not there and made.reproduces is not False:
+        domain.materialise(made, target)
+    writer.finish(domain.artifact(made, target, complete=True))
     if made.reproduces is False:
         console.verdict(f"The tree is {made.composition.tree}, recorded is {made.expected}: nothing was made.")
         console.verdict(f"First difference: {made.first_difference}")
         raise typer.Exit(ExitCode.NEGATIVE)
-    _say_applied(made, target, fresh)
+    _say_applied(made, target, there)
     console.say(f"Next: specpilot pair-run {stock} {target}")
 
 
@@ -68,9 +71,9 @@ def _say_unmeasured(made: Plan) -> None:
             console.verdict(f"{step.item.name} is unmeasured: no sealed evidence comes with it.")
 
 
-def _say_applied(made: Plan, target: Path, fresh: bool) -> None:
+def _say_applied(made: Plan, target: Path, there: bool) -> None:
     tree = made.composition.tree
-    how = "made" if fresh else "it was there already, nothing was changed"
+    how = "it was there already, nothing was changed" if there else "made"
     if made.reproduces:
         console.verdict(f"{target}: tree {tree}, as recorded ({how}).")
     else:

@@ -70,24 +70,31 @@ def _require_reproduces(composer: Composer, base: str, own: Sequence[EntryFolder
         raise EntryRefused(f"{own[-1].name} does not reproduce tree {recorded}.", f"First difference: {path}")
 
 
-def materialise(made: Plan, target: Path) -> bool:
-    """Put the plan's tree into a worktree at `target`, committed on stock with a fixed author. False: it was there.
+def is_there(made: Plan, target: Path) -> bool:
+    """Whether `target` holds the plan's tree already.
 
     Raises:
-        EnvironmentUnusable: `target` is something else.
+        EnvironmentUnusable: it is something else.
     """
-    tree = made.composition.tree
-    if target.is_dir() and any(target.iterdir()):
-        if tree_id(worktree_root(target)) == tree:
-            return False
-        raise EnvironmentUnusable(
-            f"{target}: is there already and is not tree {tree}.", "", "Name another --worktree, or remove it."
-        )
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return False
+    if target.is_dir() and tree_id(worktree_root(target)) == made.composition.tree:
+        return True
+    raise EnvironmentUnusable(
+        f"{target}: is there already and is not tree {made.composition.tree}.", "", "Name another, or remove it."
+    )
+
+
+def materialise(made: Plan, target: Path) -> None:
+    """Put the plan's tree into a new worktree at `target`, committed on stock with a fixed author and date.
+
+    Raises:
+        EnvironmentUnusable: `target` is taken.
+    """
     ids = [step.item.entry.id for step in made.composition.steps]
     parent = _stock_commit(made.stock, made.composition.base)
     message = f"Apply {', '.join(ids)}\n\nEngine: {made.engine}\nBase-Tree: {made.composition.base}\n"
-    checkout.add(made.stock, commit_tree(made.stock, tree, message, [parent]), target)
-    return True
+    checkout.add(made.stock, commit_tree(made.stock, made.composition.tree, message, [parent]), target)
 
 
 def _stock_commit(stock: Path, base: str) -> str:
@@ -97,8 +104,8 @@ def _stock_commit(stock: Path, base: str) -> str:
     raise EnvironmentUnusable(f"{stock}: its files are no commit of its own.", "", "Commit them, or make a new stock.")
 
 
-def artifact(made: Plan, target: Path) -> ApplyArtifact:
-    """`specpilot.apply/1` of a plan."""
+def artifact(made: Plan, target: Path, *, complete: bool) -> ApplyArtifact:
+    """`specpilot.apply/1` of a plan; complete once the worktree is there, or none will be made."""
     steps = made.composition.steps
     entries = tuple(
         AppliedEntry(
@@ -121,4 +128,4 @@ def artifact(made: Plan, target: Path) -> ApplyArtifact:
         worktree=str(target),
     )
     inputs = tuple(source for step in steps for source in step.item.sources())
-    return ApplyArtifact(**envelope_fields(inputs=inputs), body=body)
+    return ApplyArtifact(**envelope_fields(inputs=inputs, complete=complete), body=body)

@@ -69,3 +69,13 @@ def snapshot(root: Path) -> dict[str, bytes | str]:
 def names(folder: Path) -> list[str]:
     """Sorted names in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def new_file(name: str, *, mode: str = "100644", content: str = "x\n", quoted: bool = False) -> bytes:
+    """A git patch that adds one file."""
+    left, right = (f'"a/{name}"', f'"b/{name}"') if quoted else (f"a/{name}", f"b/{name}")
+    lines = content.splitlines()
+    end = "" if content.endswith("\n") else "\\ No newline at end of file\n"
+    body = "".join(f"+{line}\n" for line in lines) + end
+    head = f"diff --git {left} {right}\nnew file mode {mode}\n--- /dev/null\n+++ {right}\n@@ -0,0 +1,{len(lines)} @@\n"
+    return (head + body).encode()

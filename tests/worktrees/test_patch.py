@@ -6,20 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.mini_repo import FILES, head_tree, names, raw_git, snapshot
+from support.mini_repo import FILES, head_tree, names, new_file, raw_git, snapshot
 
 from specpilot_cli.worktrees import patch
 from specpilot_cli.worktrees.patch import PatchDoesNotApply, PatchUnsafe, apply, link_stays_inside, path_fault
-
-
-def new_file(name: str, *, mode: str = "100644", content: str = "x\n", quoted: bool = False) -> bytes:
-    """A git patch that adds one file."""
-    left, right = (f'"a/{name}"', f'"b/{name}"') if quoted else (f"a/{name}", f"b/{name}")
-    lines = content.splitlines()
-    end = "" if content.endswith("\n") else "\\ No newline at end of file\n"
-    body = "".join(f"+{line}\n" for line in lines) + end
-    head = f"diff --git {left} {right}\nnew file mode {mode}\n--- /dev/null\n+++ {right}\n@@ -0,0 +1,{len(lines)} @@\n"
-    return (head + body).encode()
 
 
 def rename(old: str, new: str) -> bytes:
