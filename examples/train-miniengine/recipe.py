@@ -23,14 +23,14 @@ class Recipe:
     prompt_tokens: int = 64
     new_tokens: int = 144
     # drafters
-    drafter_steps: int = 800
-    drafter_batch: int = 48
-    anchors: int = 8
+    drafter_steps: int = 3000
+    drafter_batch: int = 16
+    anchors: int = 16
     blocks: tuple[int, ...] = (8, 16)
-    drafter_rate: float = 2e-3
-    drafter_layers: int = 1
-    unary_weight: float = 0.5
-    position_decay: float = 8.0
+    drafter_rate: float = 3e-3
+    drafter_layers: int = 2
+    unary_weight: float = 0.3
+    position_decay: float = 5.0
 
     def model(self) -> ModelConfig:
         """Thin and deep: as on a GPU, a pass costs much more than one more row of it."""

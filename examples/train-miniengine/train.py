@@ -157,7 +157,7 @@ def main() -> int:
     model.load_state_dict({k: v.to(torch.float32) for k, v in stored(model).items()})  # what ships is what drafts
     model.requires_grad_(False)
     lap("target")
-    ids = continuations(recipe, model, stream, options.work, 64 if options.device == "cpu" else 2048)
+    ids = continuations(recipe, model, stream, options.work, 192 if options.device == "cpu" else 2048)
     lap("continuations")
     drafters = {name: Drafter(recipe.drafter(name), model.config).to(options.device) for name in ALGORITHMS}
     train_drafters(recipe, model, drafters, ids, options.work)

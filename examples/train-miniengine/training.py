@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -50,8 +51,9 @@ def steps_of(
     if path.exists():
         saved: dict[str, Any] = torch.load(path, map_location=next(module.parameters()).device, weights_only=True)
         module.load_state_dict(saved["module"])
-        optimizer.load_state_dict(saved["optimizer"])
         first = saved["step"]
+        if first < steps:
+            optimizer.load_state_dict(saved["optimizer"])
     started, mean = time.perf_counter(), 0.0
     for step in range(first, steps):
         for group in optimizer.param_groups:
@@ -149,19 +151,29 @@ def drafter_loss(recipe: Recipe, model: Model, drafter: Drafter, ids: Tensor, fe
     return entropy(unary + pair) + recipe.unary_weight * entropy(unary)
 
 
+def features_of(model: Model, ids: Tensor, batch: int) -> Tensor:
+    """The target's features of every continuation, [count, T, F] in bfloat16 on the CPU (about 1 GB)."""
+    parts = []
+    with torch.no_grad():
+        for part in ids.split(batch):
+            out = model(part.to(model.embed.device), model.new_cache(len(part), 0))
+            parts.append(out.features.to("cpu", torch.bfloat16))
+    return torch.cat(parts)
+
+
 def train_drafters(recipe: Recipe, model: Model, drafters: dict[str, Drafter], ids: Tensor, folder: Path) -> None:
-    """All drafters on the same batches, so that the target's features are computed once."""
+    """Each drafter on the same batches; the target's features are computed once, since the target is frozen."""
+    features = features_of(model, ids, recipe.drafter_batch)
+    print(f"features {list(features.shape)}", flush=True)
 
-    def loss_at(step: int) -> Tensor:
+    def loss_of(drafter: Drafter, step: int) -> Tensor:
         picked = torch.randint(len(ids), (recipe.drafter_batch,), generator=generator(recipe, 4, step))
-        batch = ids[picked].to(model.embed.device)
-        with torch.no_grad():
-            features = model(batch, model.new_cache(len(batch), 0)).features
-        losses = [drafter_loss(recipe, model, d, batch, features, step) for d in drafters.values()]
-        return torch.stack(losses).sum()
+        batch, device = ids[picked].to(model.embed.device), model.embed.device
+        return drafter_loss(recipe, model, drafter, batch, features[picked].to(device).float(), step)
 
-    together = nn.ModuleDict(drafters)
-    steps_of("drafters", together, recipe.drafter_steps, recipe.drafter_rate, folder, loss_at)
+    for name, drafter in drafters.items():
+        loss_at = functools.partial(loss_of, drafter)
+        steps_of(name.lower(), drafter, recipe.drafter_steps, recipe.drafter_rate, folder, loss_at)
 
 
 def stream_of(parts: Iterator[list[int]], end: int) -> Tensor:

@@ -1,0 +1,157 @@
+"""The demo: the whole loop on the embedded engine, one real command after the other."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specpilot_cli.artifacts.io import load
+from specpilot_cli.core import console
+from specpilot_cli.core.errors import ExternalFailed
+from specpilot_cli.core.exit_codes import ExitCode
+from specpilot_cli.engine.miniengine.adapter import HERE
+from specpilot_cli.worktrees import checkout, git, patch
+
+ENTRY = "tree"
+VARY = "speculative_tree_nodes"
+FAULT = HERE / "faults" / "bias7.patch"
+
+
+@dataclass
+class Demo:
+    """Runs commands in `folder` and remembers what the summary needs."""
+
+    folder: Path
+    command: tuple[str, ...] = (sys.executable, "-m", "specpilot_cli")
+    seconds: float = 0.0
+    summary: list[tuple[str, str]] = field(default_factory=list)
+
+    def run(self, why: str, *args: str, expect: Sequence[ExitCode] = (ExitCode.OK,)) -> ExitCode:
+        """Show the command as a user would type it, run it, and stop the demo where its verdict is another one.
+
+        Raises:
+            ExternalFailed: another exit code than expected.
+        """
+        console.verdict(f"\n# {why}\n$ specpilot {shlex.join(args)}")
+        started = time.monotonic()
+        done = subprocess.run([*self.command, *args], cwd=self.folder, stdout=subprocess.DEVNULL, check=False)
+        self.seconds += time.monotonic() - started
+        if done.returncode not in expect:
+            raise ExternalFailed(
+                f"The demo stopped: `specpilot {args[0]}` ended with exit code {done.returncode}.",
+                "A busy machine gives UNDERPOWERED (125) or INFRA (5): that is a verdict, not a fault.",
+                f"Look at {self.folder}, quieten the machine, and run the demo again.",
+            )
+        return ExitCode(done.returncode)
+
+    def body(self, name: str) -> Any:
+        """Body of an artifact that a step wrote."""
+        return load(str(self.folder / name)).artifact.body
+
+    def note(self, what: str, figure: str) -> None:
+        """A line of the summary."""
+        self.summary.append((what, figure))
+
+
+def _measure(demo: Demo) -> None:
+    demo.run("Stock: the embedded engine as a git repository; its tree id is its identity.", "stock", "init", "stock")
+    demo.run("Where does a step's time go?", "profile", "stock", "-o", "profile.json")
+    demo.run("How fast could it be, and what holds it back?", "ceiling", "profile.json", "-o", "ceiling.json")
+    profile, ceiling = demo.body("profile.json"), demo.body("ceiling.json")
+    demo.note("stock against AR", f"{profile.speedup_over_ar:.2f}×, accept length τ {profile.acceptance.tau:.2f}")
+    demo.note("ceiling", f"{ceiling.ceiling:.2f}× stock; largest factor: {ceiling.target}")
+
+
+def _improve(demo: Demo) -> None:
+    demo.run(
+        "A memory entry on stock: verify a best-first tree instead of one chain.",
+        "memory", "apply", ENTRY, "--stock", "stock", "--worktree", "tree", "-o", "apply.json",
+    )  # fmt: skip
+    demo.run("How far apart do two identical systems measure here?", "pair-run", "stock", "--noise", "-o", "noise.json")
+    demo.run(
+        "Is the tree faster? Same requests, interleaved A B B A.",
+        "pair-run", "stock", "tree", "--vary", VARY, "--noise-from", "noise.json", "-o", "pair.json",
+    )  # fmt: skip
+    pair = demo.body("pair.json")
+    demo.note(
+        "tree against stock",
+        f"{pair.gain.ratio:.3f}× [{pair.gain.low:.3f}, {pair.gain.high:.3f}], {pair.verdict.value}",
+    )
+    demo.note("accept length τ", f"stock {pair.summary['stock'].tau:.2f}, tree {pair.summary['candidate'].tau:.2f}")
+
+
+def _seal(demo: Demo) -> None:
+    for number in ("1", "2"):
+        demo.run(
+            f"The final, on requests nothing has read yet: run {number} of 2.",
+            "pair-run", "stock", "tree", "--split", "sealed", "--seed", number, "--vary", VARY,
+            "--noise-from", "noise.json", "-o", f"final-{number}.json",
+        )  # fmt: skip
+        demo.run(
+            "Every token of it against the stock target's own choice.",
+            "force-tokens", f"final-{number}.json", "--scorer", "stock", "-o", f"forced-{number}.json",
+        )  # fmt: skip
+    evidence = ("final-1.json", "forced-1.json", "final-2.json", "forced-2.json")
+    seen = [part for name in ("profile.json", "noise.json", "pair.json") for part in ("--seen", name)]
+    demo.run(
+        "What passed is sealed: a signed statement over these files.",
+        "seal",
+        "make",
+        *evidence,
+        *seen,
+        "-o",
+        "seal.json",
+    )
+    demo.run("Anyone can check it.", "seal", "verify", "seal.json")
+    demo.note("tree, sealed", f"{demo.body('seal.json').signer}, {demo.folder / 'seal.json'}")
+
+
+def plant_fault(stock: Path, target: Path) -> None:
+    """A worktree of stock with a logit bias of 2 on every 7th vocabulary id (the fault of paper section 3.4)."""
+    base = git.base_commit(stock)
+    faulty = patch.apply(stock, git.tree_of(stock, base), FAULT.read_bytes(), name=FAULT.name)
+    checkout.add(stock, git.commit_tree(stock, faulty.tree, "A fault on purpose", [base]), target)
+
+
+def _reject(demo: Demo) -> None:
+    console.verdict("\n# A fault on purpose: a logit bias of 2 on every 7th vocabulary id, planted in a worktree.")
+    plant_fault(demo.folder / "stock", demo.folder / "faulty")
+    speeds = (ExitCode.OK, ExitCode.NEGATIVE, ExitCode.INDETERMINATE)
+    demo.run(
+        "Its speed alone gives nothing away.",
+        "pair-run", "stock", "faulty", "--noise-from", "noise.json", "-o", "fault-pair.json", expect=speeds,
+    )  # fmt: skip
+    demo.run(
+        "Token forcing must reject it (exit code 1).",
+        "force-tokens", "fault-pair.json", "--scorer", "stock", "-o", "fault-forced.json", expect=(ExitCode.NEGATIVE,),
+    )  # fmt: skip
+    forced, faulty = demo.body("forced-1.json"), demo.body("fault-forced.json")
+    demo.note(
+        "token forcing, tree",
+        f"mismatch {forced.candidate.rate:.2%} (stock {forced.stock.rate:.2%}): {forced.verdict.value}",
+    )
+    demo.note(
+        "token forcing, fault",
+        f"mismatch {faulty.candidate.rate:.2%} (stock {faulty.stock.rate:.2%}): {faulty.verdict.value}",
+    )
+
+
+STAGES: tuple[Callable[[Demo], None], ...] = (_measure, _improve, _seal, _reject)
+
+
+def run_demo(folder: Path) -> Demo:
+    """Everything, into an empty folder.
+
+    Raises:
+        ExternalFailed: a stage gave another verdict than a quiet machine gives.
+    """
+    demo = Demo(folder)
+    for stage in STAGES:
+        stage(demo)
+    return demo

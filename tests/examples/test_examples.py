@@ -1,0 +1,59 @@
+"""Every example runs as it stands. They start real engines, so each takes tens of seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specpilot_cli.artifacts.io import load
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PIPELINES = sorted(path.parent.name for path in EXAMPLES.glob("[0-9]*/run.sh"))
+
+
+def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    scripts = str(Path(sys.executable).parent)
+    env = {**os.environ, "PATH": scripts + os.pathsep + os.environ["PATH"]}
+    argv = ["bash", str(EXAMPLES / name / "run.sh"), str(folder)]
+    return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=400)
+
+
+def test_there_are_examples_and_each_is_listed() -> None:
+    listed = (EXAMPLES / "README.md").read_text()
+    assert PIPELINES
+    assert all(f"`{name}/`" in listed for name in PIPELINES)
+
+
+def test_where_time_goes(tmp_path: Path) -> None:
+    done = run("01-where-time-goes", tmp_path)
+    assert done.returncode == 0, done.stderr
+    profile, ceiling = load(str(tmp_path / "profile.json"), "profile"), load(str(tmp_path / "ceiling.json"), "ceiling")
+    assert ceiling.artifact.inputs[0].sha256 == profile.source.sha256  # what went through the pipe is what was kept
+    body = ceiling.artifact.body
+    assert body.ceiling == pytest.approx(body.factors.acceptance * body.factors.kernels * body.factors.outside)
+    assert "specpilot.ceiling/1" in done.stdout
+
+
+def test_a_memory_entry_measured(tmp_path: Path) -> None:
+    done = run("02-a-memory-entry-measured", tmp_path)
+    assert done.returncode == 0, done.stderr
+    applied = load(str(tmp_path / "apply.json"), "apply").artifact.body
+    assert applied.reproduces and applied.tree == applied.expected_tree
+    pair = load(str(tmp_path / "pair.json"), "pair-run").artifact.body
+    assert pair.candidate.tree == applied.tree
+    assert "False" in done.stdout  # the killed artifact was readable and incomplete
+    assert pair.summary["candidate"].tau > pair.summary["stock"].tau
+    keys = [(s.block, s.repeat, s.arm, s.request_id, s.concurrency) for s in pair.samples]
+    assert len(keys) == len(set(keys)) == 4 * len(pair.requests.ids)
+
+
+def test_a_fault_rejected(tmp_path: Path) -> None:
+    done = run("03-a-fault-rejected", tmp_path)
+    assert done.returncode == 0, done.stderr
+    forced = load(str(tmp_path / "forced.json"), "forcing").artifact.body
+    assert forced.verdict.value == "LOSSY"
+    assert forced.candidate.rate > forced.stock.rate + 0.005
