@@ -26,16 +26,18 @@ def small_config(family: str) -> ModelConfig:
     return ModelConfig(
         vocab_size=61, hidden_size=24, intermediate_size=40, layer_types=layers, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, linear_num_heads=3, linear_key_head_dim=6, linear_value_head_dim=10,
-        max_position_embeddings=512,
+        max_position_embeddings=512, tie_word_embeddings=False,
     )  # fmt: skip
 
 
 def small_engine(family: str, algorithm: str, seed: int = 0) -> tuple[Model, Drafter]:
-    """Random weights; the embedding is scaled up so that the logits are not all alike."""
+    """Random weights with a head of its own: a tied random head would only repeat its input."""
     torch.manual_seed(seed)
     config = small_config(family)
     model = Model(config, (1, 2)).eval().requires_grad_(False)
-    model.embed.mul_(30)
+    model.embed.mul_(50)
+    assert model.head is not None
+    model.head.mul_(4)
     shape = DrafterConfig(algorithm, (1, 2), 1, 32, 4, 2, 8, rank=5, top_k=7)
     return model, Drafter(shape, config).eval().requires_grad_(False)
 
@@ -50,3 +52,16 @@ def family(request: pytest.FixtureRequest) -> str:
 def algorithm(request: pytest.FixtureRequest) -> str:
     """Both drafters."""
     return str(request.param)
+
+
+@pytest.fixture
+def engine(family: str, algorithm: str) -> tuple[Model, Drafter]:
+    """A random-weight engine of each family with each drafter."""
+    return small_engine(family, algorithm)
+
+
+@pytest.fixture
+def prompts() -> list[list[int]]:
+    """Three prompts of different lengths."""
+    make = torch.Generator().manual_seed(7)
+    return [torch.randint(1, 61, (n,), generator=make).tolist() for n in (5, 17, 11)]
