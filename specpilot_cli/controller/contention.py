@@ -37,7 +37,7 @@ FOREIGN_DIFFERENCE = 0.05
 any server that leaves a CPU free, and small against the interval otherwise."""
 WAIT_DIFFERENCE = 0.01
 """Waiting shares may differ by this much: a request that waits 1 % of its time is 1 % slower."""
-SIGNIFICANCE = 0.001
+SIGNIFICANCE = 0.005
 """Level of the paired t-test that must confirm a difference."""
 
 
