@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specpilot_cli.artifacts import io
 from specpilot_cli.core.errors import SpecPilotError
@@ -83,7 +82,7 @@ class Checker:
         if indexed is None:
             yield "index.json: does not have this entry; see `memory index`."
         elif indexed != now:
-            yield f"index.json: differs in {_first_key(indexed, now)}; see `memory index`."
+            yield f"{_first_difference(indexed, now)}: is not as index.json says; see `memory index`."
 
     def _reproduce(self, item: EntryFolder) -> str:
         """Compose the entry on its stock, and write it to a worktree, where its bytes are hashed again."""
@@ -118,13 +117,10 @@ def _line(error: SpecPilotError) -> str:
     return f"{error.fact} {error.reason}".strip()
 
 
-def _first_key(old: dict[str, Any], new: dict[str, Any]) -> str:
-    key: str = next(k for k in (*new, *old) if old.get(k) != new.get(k))
-    if key != "files":
-        return key
-    before: dict[str, str] = old["files"]
-    after: dict[str, str] = new["files"]
-    return next(k for k in sorted({*before, *after}) if before.get(k) != after.get(k))
+def _first_difference(indexed: index.IndexEntry, now: index.IndexEntry) -> str:
+    """The first file whose digest differs; where none does, the index itself was edited."""
+    before, after = indexed.files, now.files
+    return next((name for name in sorted({*before, *after}) if before.get(name) != after.get(name)), "entry.toml")
 
 
 def _file_faults(folder: Path) -> Iterator[str]:
@@ -161,7 +157,7 @@ def _sealed_trees(statement_json: str) -> set[str]:
     from specpilot_cli.artifacts.seal import Statement
 
     try:
-        subjects: Sequence[Any] = Statement.model_validate_json(statement_json).subject
+        subjects = Statement.model_validate_json(statement_json).subject
     except ValidationError:
         return set()
     return {subject.digest.git_tree for subject in subjects if subject.digest.git_tree}

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+from pydantic import Field, ValidationError
+
+from specpilot_cli.artifacts.base import GitTree, Record, Sha256
 from specpilot_cli.artifacts.io import write_atomic
 from specpilot_cli.core.digest import sha256_file
 from specpilot_cli.core.errors import InputUnusable
-from specpilot_cli.memory.entry import EntryFolder, load_entry
+from specpilot_cli.memory.entry import (
+    ConfigurationKey,
+    EngineName,
+    EntryFolder,
+    EntryId,
+    Kind,
+    Status,
+    load_entry,
+    read_file,
+)
 from specpilot_cli.memory.room import Room
 
-SCHEMA = "specpilot.memory-index/1"
+MAX_BYTES = 64 * 2**20
 
 
 def files(folder: Path) -> tuple[Path, ...]:
@@ -21,22 +32,46 @@ def files(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def record(item: EntryFolder) -> dict[str, Any]:
+class IndexEntry(Record):
     """What the index holds of one entry."""
+
+    engine: EngineName
+    id: EntryId
+    title: str
+    kind: Kind
+    status: Status
+    requires: tuple[EntryId, ...]
+    conflicts: tuple[EntryId, ...]
+    base_tree: GitTree
+    reproduces_tree: GitTree
+    vary: tuple[ConfigurationKey, ...]
+    files: dict[str, Sha256]
+    """Every file of the folder, and the sha256 of its bytes."""
+
+
+class Index(Record):
+    """`index.json`."""
+
+    schema_: Literal["specpilot.memory-index/1"] = Field(default="specpilot.memory-index/1", alias="schema")
+    entries: tuple[IndexEntry, ...]
+
+
+def record(item: EntryFolder) -> IndexEntry:
+    """What the index has to hold of an entry now."""
     entry = item.entry
-    return {
-        "engine": entry.base.engine,
-        "id": entry.id,
-        "title": entry.title,
-        "kind": entry.kind,
-        "status": entry.status,
-        "requires": sorted(entry.requires),
-        "conflicts": sorted(entry.conflicts),
-        "base_tree": entry.base.tree,
-        "reproduces_tree": entry.reproduces.tree,
-        "vary": sorted(entry.delta.vary),
-        "files": {p.relative_to(item.folder).as_posix(): sha256_file(p) for p in files(item.folder)},
-    }
+    return IndexEntry(
+        engine=entry.base.engine,
+        id=entry.id,
+        title=entry.title,
+        kind=entry.kind,
+        status=entry.status,
+        requires=tuple(sorted(entry.requires)),
+        conflicts=tuple(sorted(entry.conflicts)),
+        base_tree=entry.base.tree,
+        reproduces_tree=entry.reproduces.tree,
+        vary=tuple(sorted(entry.delta.vary)),
+        files={p.relative_to(item.folder).as_posix(): sha256_file(p) for p in files(item.folder)},
+    )
 
 
 def render(room: Room) -> bytes:
@@ -45,8 +80,8 @@ def render(room: Room) -> bytes:
     Raises:
         InputUnusable: an entry is damaged.
     """
-    document = {"schema": SCHEMA, "entries": [record(load_entry(folder)) for folder in room.folders()]}
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    built = Index(entries=tuple(record(load_entry(folder)) for folder in room.folders()))
+    return (built.model_dump_json(indent=2, by_alias=True) + "\n").encode()
 
 
 def write(room: Room) -> Path:
@@ -56,7 +91,7 @@ def write(room: Room) -> Path:
     return path
 
 
-def read(room: Room) -> dict[str, dict[str, Any]]:
+def read(room: Room) -> dict[str, IndexEntry]:
     """The committed index, `<engine>/<id>` to record.
 
     Raises:
@@ -64,14 +99,9 @@ def read(room: Room) -> dict[str, dict[str, Any]]:
     """
     path = room.root / "index.json"
     try:
-        document = json.loads(path.read_bytes())
-        if document["schema"] != SCHEMA:
-            raise InputUnusable(f"{path}: schema is '{document['schema']}'.", f"Expected {SCHEMA}.")
-        return {f"{entry['engine']}/{entry['id']}": entry for entry in document["entries"]}
-    except OSError as error:
-        raise InputUnusable(f"{path}: cannot be read.", error.strerror or str(error), _REMEDY) from None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputUnusable(f"{path}: damaged.", str(error), _REMEDY) from None
-
-
-_REMEDY = "Rewrite it: specpilot memory index"
+        index = Index.model_validate_json(read_file(path, MAX_BYTES), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputUnusable(f"{path}: damaged.", f"{where}: {first['msg']}", "Rewrite it: memory index") from None
+    return {f"{entry.engine}/{entry.id}": entry for entry in index.entries}

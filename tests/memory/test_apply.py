@@ -92,7 +92,7 @@ def test_the_commit_is_the_same_everywhere(cli: Cli, stack: Lab) -> None:
 
 
 def test_any_order_of_names_gives_the_same_tree(stack: Lab) -> None:
-    for asked in itertools.permutations(("a", "b", "c", "d")):
+    for asked in itertools.permutations(("a", "c", "d")):
         assert plan(stack.room, asked, stack.stock).composition.tree == recorded(stack, "d")
     assert {plan(stack.room, p, stack.stock).composition.tree for p in (("a", "b"), ("b", "a"))} != {
         recorded(stack, "c")

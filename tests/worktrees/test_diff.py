@@ -89,7 +89,7 @@ CONTENT = st.one_of(
 STACK = st.lists(st.dictionaries(NAMES, st.one_of(st.none(), CONTENT), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stack=STACK)
 def test_a_stack_of_deltas_gives_the_same_trees_on_a_fresh_repository(stack: list[dict[str, bytes | None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
