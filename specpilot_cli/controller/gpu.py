@@ -82,19 +82,22 @@ def busy_before_start(states: Sequence[GpuState]) -> list[str]:
     return [f"GPU {s.index} is used by process {min(s.processes)}" for s in states if s.processes]
 
 
-def faults(before: Sequence[GpuState], after: Sequence[GpuState], own: frozenset[int]) -> list[str]:
-    """What went wrong between two readings.
+def own_processes(states: Sequence[GpuState]) -> frozenset[int]:
+    """Everybody on the GPUs, when nobody but our servers can be."""
+    return frozenset(pid for state in states for pid in state.processes)
+
+
+def faults(since: Sequence[GpuState], now: Sequence[GpuState]) -> list[str]:
+    """What went wrong since our servers were ready.
 
     Args:
-        own: process ids seen on the GPUs right after our servers were ready.
+        since: states right after the servers were ready; the processes in them are ours.
     """
-    found = []
-    for old, new in zip(before, after, strict=True):
-        slow = [name for bit, name in SLOWDOWNS.items() if (old.slowdowns | new.slowdowns) & bit]
-        found += [f"GPU {new.index}: {name}" for name in slow]
+    own, found = own_processes(since), []
+    for old, new in zip(since, now, strict=True):
+        found += [f"GPU {new.index}: {name}" for bit, name in SLOWDOWNS.items() if new.slowdowns & bit]
         if new.ecc_uncorrected > old.ecc_uncorrected:
             found.append(f"GPU {new.index}: {new.ecc_uncorrected - old.ecc_uncorrected} uncorrected ECC errors")
-        strangers = (old.processes | new.processes) - own
-        if strangers:
+        if strangers := new.processes - own:
             found.append(f"GPU {new.index}: process {min(strangers)} is a co-tenant")
     return found

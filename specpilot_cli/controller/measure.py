@@ -61,14 +61,14 @@ def measure(
     info: Mapping[str, object],
     origin_s: float,
     instruments: Instruments,
-    gpu_pids: frozenset[int] = frozenset(),
+    gpus_since: tuple[gpu.GpuState, ...] = (),
 ) -> Measured:
     """Time one batch.
 
     Args:
         info: the server's resolved configuration (for the plausibility of its counters).
         origin_s: `instruments.clock` at the pair-run's first request.
-        gpu_pids: processes on the GPUs that are ours.
+        gpus_since: states right after our servers were ready.
     Raises:
         ExternalFailed: the server died, timed out or answered with an error.
     """
@@ -88,7 +88,10 @@ def measure(
         for request, answer in zip(step.requests, answers, strict=True)
         for text in generation_problems(answer, limit, info)
     ]
-    problems += [MACHINE + text for text in (*clocks, *gpu.faults(gpus, gpus_after, gpu_pids))]
+    problems += [
+        MACHINE + text
+        for text in (*clocks, *dict.fromkeys(gpu.faults(gpus_since, gpus) + gpu.faults(gpus_since, gpus_after)))
+    ]
     samples = () if clocks else tuple(_sample(step, i, a, start - origin_s, load) for i, a in enumerate(answers))
     outputs = tuple(
         Output(arm=step.arm, request_id=r.id, input_ids=r.input_ids, output_ids=a.output_ids)

@@ -163,7 +163,7 @@ class PairRun:
             info=held.records[step.arm].info,
             origin_s=self.origin,
             instruments=self.instruments,
-            gpu_pids=held.gpu_pids,
+            gpus_since=held.gpu_states,
         )
         self.state.add(measured)
         pairs = len(finished_pairs(self.state.samples, self.steps))

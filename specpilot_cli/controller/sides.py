@@ -43,7 +43,8 @@ class Servers:
     gpus: gpu.GpuReader
     records: dict[Arm, ServerRecord]
     running: dict[Arm, Server] = field(default_factory=dict)
-    gpu_pids: frozenset[int] = frozenset()
+    gpu_states: tuple[gpu.GpuState, ...] = ()
+    """Read right after the last server was ready."""
     changed: list[str] = field(default_factory=list)
     """Arms whose configuration was another one after a restart."""
 
@@ -57,7 +58,7 @@ class Servers:
             raise GpuBusy("The GPU has a co-tenant.", "; ".join(busy), "Wait for it, or choose another GPU.")
         server = self.launch(arm)
         self.running[arm] = server
-        self.gpu_pids = frozenset(pid for state in self.gpus.read() for pid in state.processes)
+        self.gpu_states = self.gpus.read()
         info, known = server.info(), self.records[arm]
         if known.info:
             self.changed += [

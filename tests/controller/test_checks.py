@@ -132,11 +132,11 @@ def state(slow: int = 0, ecc: int = 0, pids: tuple[int, ...] = ()) -> gpu.GpuSta
 
 
 def test_gpu_faults() -> None:
-    own = frozenset({7})
-    assert gpu.faults([state(pids=(7,))], [state(pids=(7,))], own) == []
-    assert gpu.faults([state(slow=0x4)], [state(slow=0x1)], own) == [], "idle and the power cap are not faults"
-    assert "thermal" in gpu.faults([state()], [state(slow=0x40)], own)[0]
-    assert "1 uncorrected" in gpu.faults([state(ecc=2)], [state(ecc=3)], own)[0]
-    assert "co-tenant" in gpu.faults([state()], [state(pids=(7, 8))], own)[0]
+    since = [state(pids=(7,), ecc=2)]
+    assert gpu.faults(since, [state(pids=(7,), ecc=2)]) == []
+    assert gpu.faults(since, [state(slow=0x5, ecc=2)]) == [], "idle clocks and the power cap are not faults"
+    assert "thermal" in gpu.faults(since, [state(slow=0x40, ecc=2)])[0]
+    assert "1 uncorrected" in gpu.faults(since, [state(ecc=3)])[0]
+    assert "co-tenant" in gpu.faults(since, [state(pids=(7, 8), ecc=2)])[0]
     assert gpu.busy_before_start([state()]) == []
     assert "process 8" in gpu.busy_before_start([state(pids=(8,))])[0]

@@ -145,7 +145,7 @@ def requests(count: int = 10, benchmarks: int = 1) -> tuple[Request, ...]:
     """`count` requests with different prompts."""
     return tuple(
         Request(
-            id=f"r{n}", split="develop", prompt="", input_ids=(n + 1, 2 * n + 1), max_new_tokens=TOKENS,
+            id=f"r{n}", split="develop", prompt="", input_ids=(n + 1, 2 * n + 2), max_new_tokens=TOKENS,
             benchmark=f"bench-{n % benchmarks}",
         )
         for n in range(count)
