@@ -104,6 +104,12 @@ extern "C" const char* w12_gemm_name(int entry) { return kEntries[entry].name; }
 extern "C" int w12_gemm_rows(int entry) { return kEntries[entry].rows; }
 extern "C" size_t w12_gemm_partial_bytes(int entry) { return kEntries[entry].partial_bytes_per_block; }
 
+#ifdef W12_ABLATIONS
+extern "C" int w12_gemm_trace(unsigned long long* to) {  // [1024][8] nanoseconds of the last traced launch
+  return cudaMemcpyFromSymbol(to, trace_ns, sizeof(trace_ns));
+}
+#endif
+
 // Returns 0, a cudaError_t, or 10000 + CUresult of the tensor map.
 extern "C" int w12_gemm_launch(int entry, int ahead, const void* records, const void* window_low,
                                const void* escape_start, const void* escape_column, const void* escape_bits,

@@ -22,16 +22,16 @@ struct Problem {
   int m, n, k, steps, record_tiles, tiles, ahead;
 };
 
-enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3 };
+enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3, kTrace = 4 };
 
-// ROWS: rows of the tile. RECORDS: 128-channel records side by side. SPLIT: 64-channel parts that one warpgroup handles.
+// ROWS: rows of the tile. RECORDS: 128-channel records side by side, two warpgroups each.
 // CLUSTER: blocks that share the activations by multicast. FIT: blocks that must fit on a multiprocessor (shared memory,
 // registers); with FIT = 2 and PER_SM = 1 the next kernel's blocks move in while this one's finish.
-template <int ROWS_, int RECORDS_, int SPLIT_, int CLUSTER_, int FIT_, int PER_SM_, int MAX_STAGES_, int ABLATE_ = kWhole>
+template <int ROWS_, int RECORDS_, int CLUSTER_, int FIT_, int PER_SM_, int MAX_STAGES_, int ABLATE_ = kWhole>
 struct Config {
-  static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, SPLIT = SPLIT_, CLUSTER = CLUSTER_, FIT = FIT_;
+  static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, CLUSTER = CLUSTER_, FIT = FIT_;
   static constexpr int PER_SM = PER_SM_, ABLATE = ABLATE_;
-  static constexpr int kGroups = 2 * RECORDS / SPLIT;  // consumer warpgroups
+  static constexpr int kGroups = 2 * RECORDS;  // consumer warpgroups, 64 channels each
   static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 32;
   static constexpr int kBlocks8 = ROWS / 8;
   static constexpr int kRowBytes = ROWS * kTileK * 2;
@@ -40,7 +40,7 @@ struct Config {
   static constexpr int kFit = kBudget / kStageBytes;
   static constexpr int STAGES = kFit < MAX_STAGES_ ? kFit : MAX_STAGES_;
   static constexpr int kSharedBytes = STAGES * kStageBytes + 1024 + 512;
-  static constexpr int kPartials = SPLIT * kBlocks8 * kConsumers;  // float4 a block
+  static constexpr int kPartials = kBlocks8 * kConsumers;  // float4 a block
   static_assert(STAGES >= 2, "a stage does not fit twice");
   static_assert(ROWS % (8 * CLUSTER) == 0, "each block of a cluster loads whole groups of 8 rows");
 };
@@ -48,11 +48,28 @@ struct Config {
 // Units (tile, k step) of one worker: a contiguous share of tiles * steps, equal to within one unit and never empty;
 // workers beyond the number of units get nothing.
 struct Share {
-  int total, workers;
+  int base, extra, workers;
+  __device__ __forceinline__ Share(int total, int grid)
+      : base(total / min(grid, total)), extra(total % min(grid, total)), workers(min(grid, total)) {}
   __device__ __forceinline__ int begin(int worker) const {
-    return static_cast<int>(static_cast<long long>(total) * min(worker, workers) / workers);
+    const int w = min(worker, workers);
+    return w * base + min(w, extra);
   }
 };
+
+__device__ unsigned long long trace_ns[1024][8];
+
+// Nanoseconds at a few points of every block, in the variant that is built to be looked at.
+template <class C>
+__device__ __forceinline__ void trace(int point) {
+  if constexpr (C::ABLATE == kTrace) {
+    if (threadIdx.x % 32 == 0 && (threadIdx.x == 0 || threadIdx.x == C::kConsumers)) {
+      unsigned long long now;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+      trace_ns[blockIdx.x][point] = now;
+    }
+  }
+}
 
 template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p, uint32_t stages, uint32_t full,
@@ -102,20 +119,49 @@ struct Lane {
   int group, pair;  // channel inside 8, pair of rows inside 8
 };
 
-// sum += (w - code value) x for every escape of the thread's channels, in list order.
-template <class C>
-__device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, int first, float (&acc)[C::ROWS / 2]) {
+// What the end of a segment needs to know about a thread's two channels. It is read before the first step, or the end
+// would wait for three dependent reads of cold memory.
+struct Edge {
+  uint32_t low[2];
+  int escape[2], end[2], column[2];
+  uint32_t bits[2];
+};
+
+__device__ __forceinline__ Edge read_edge(const Problem& p, const Lane& lane, int first, bool closes) {
+  Edge edge;
+  const int top = p.record_tiles * kTileChannels - 1;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    const int channel = first + lane.group + 8 * side;
-    if (channel >= p.n) continue;
-    const int end = p.escape_start[channel + 1];
+    const int channel = min(first + lane.group + 8 * side, top);
+    edge.low[side] = p.window_low[channel];
+    edge.escape[side] = closes ? p.escape_start[channel] : 0;
+    edge.end[side] = closes ? p.escape_start[channel + 1] : 0;
+  }
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    edge.column[side] = 0, edge.bits[side] = 0;
+    if (edge.escape[side] == edge.end[side]) continue;
+    edge.column[side] = p.escape_column[edge.escape[side]];
+    edge.bits[side] = p.escape_bits[edge.escape[side]];
+  }
+  return edge;
+}
+
+// sum += (w - code value) x for every escape of the thread's channels, in list order.
+template <class C>
+__device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, Edge& edge, float (&acc)[C::ROWS / 2]) {
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
     // the code of an escape is 0: +2^(low - 127), what the record contributed
-    const float code = __uint_as_float(static_cast<uint32_t>(p.window_low[channel]) << 23);
+    const float code = __uint_as_float(edge.low[side] << 23);
 #pragma unroll 1
-    for (int e = p.escape_start[channel]; e < end; ++e) {
-      const float weight = __uint_as_float(static_cast<uint32_t>(p.escape_bits[e]) << 16);
-      const __nv_bfloat16* at = p.x + p.escape_column[e] + 2ll * lane.pair * p.k;
+    while (edge.escape[side] < edge.end[side]) {
+      const float weight = __uint_as_float(edge.bits[side] << 16);
+      const __nv_bfloat16* at = p.x + edge.column[side] + 2ll * lane.pair * p.k;
+      if (++edge.escape[side] < edge.end[side]) {
+        edge.column[side] = p.escape_column[edge.escape[side]];
+        edge.bits[side] = p.escape_bits[edge.escape[side]];
+      }
       int row = 2 * lane.pair;
 #pragma unroll
       for (int j = 0; j < C::kBlocks8; ++j, row += 8, at += 8ll * p.k)
@@ -147,11 +193,10 @@ struct Segment {
   int tile, k0, count;
 };
 
-// First channel of a warp's 16: part `s` of the warpgroup's share of the block's tile.
+// First channel of a warp's 16.
 template <class C>
-__device__ __forceinline__ int first_channel(int tile, uint32_t rank, int warp, int s) {
-  const int part = warp / 4 * C::SPLIT + s;
-  return (tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS * kTileChannels + part * 64 + warp % 4 * 16;
+__device__ __forceinline__ int first_channel(int tile, uint32_t rank, int warp) {
+  return (tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS * kTileChannels + warp * 16;
 }
 
 // Adds the sums of every block that worked on the tile, in ascending k: the order depends on the grid alone, never on
@@ -169,10 +214,11 @@ __device__ __forceinline__ void reduce(const Problem& p, const Share& share, con
     while (load_acquire(counter) < high - low) {
     }
   consumers_sync(C::kConsumers);
+  trace<C>(5);
   const int blocks8 = min(C::kBlocks8, (p.m + 7) / 8);
-  for (int piece = (worker - low) + reducers * warp; piece < C::SPLIT * blocks8 * warps; piece += reducers * warps) {
-    const int from = piece % warps, j = piece / warps % blocks8, s = piece / warps / blocks8;
-    const float4* at = p.partial + (s * C::kBlocks8 + j) * C::kConsumers + 32 * from + threadIdx.x % 32;
+  for (int piece = (worker - low) + reducers * warp; piece < blocks8 * warps; piece += reducers * warps) {
+    const int from = piece % warps, j = piece / warps;
+    const float4* at = p.partial + j * C::kConsumers + 32 * from + threadIdx.x % 32;
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
     for (int base = low; base < high; base += 4) {
       float4 part[4];  // four loads in flight, added in order
@@ -191,42 +237,37 @@ __device__ __forceinline__ void reduce(const Problem& p, const Share& share, con
         sum.x += part[i].x, sum.y += part[i].y, sum.z += part[i].z, sum.w += part[i].w;
       }
     }
-    store_block(p, lane, first_channel<C>(tile, rank, from, s), j, sum);
+    store_block(p, lane, first_channel<C>(tile, rank, from), j, sum);
   }
   if (threadIdx.x == 0 && atomicAdd(counter + 1, 1) == reducers - 1) counter[0] = 0, counter[1] = 0;
 }
 
 template <class C>
 __device__ __forceinline__ void finish(const Problem& p, const Share& share, const Lane& lane, int worker, uint32_t rank,
-                                       const Segment& at, float (&acc)[C::SPLIT][C::ROWS / 2]) {
-  const int warp = threadIdx.x / 32, top = p.record_tiles * kTileChannels - 1;
+                                       const Segment& at, int first, Edge& edge, float (&acc)[C::ROWS / 2]) {
   const bool whole = at.count == p.steps;
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const float scale = __uint_as_float((edge.low[side] - kCodeExponent + 127) << 23);  // a power of two: exact
+#pragma unroll
+    for (int j = 0; j < C::kBlocks8; ++j) acc[4 * j + 2 * side] *= scale, acc[4 * j + 2 * side + 1] *= scale;
+  }
+  add_escapes<C>(p, lane, edge, acc);
   // a block has at most two segments that are parts of tiles: one that begins inside a tile, one that begins a tile
   float4* slot = p.partial + (2ll * (worker * C::CLUSTER + static_cast<int>(rank)) + (at.k0 == 0)) * C::kPartials;
 #pragma unroll
-  for (int s = 0; s < C::SPLIT; ++s) {
-    const int first = first_channel<C>(at.tile, rank, warp, s);
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      const uint32_t low = p.window_low[min(first + lane.group + 8 * side, top)];
-      const float scale = __uint_as_float((low - kCodeExponent + 127) << 23);  // a power of two: exact
-#pragma unroll
-      for (int j = 0; j < C::kBlocks8; ++j) acc[s][4 * j + 2 * side] *= scale, acc[s][4 * j + 2 * side + 1] *= scale;
-    }
-    if (at.k0 + at.count == p.steps) add_escapes<C>(p, lane, first, acc[s]);
-#pragma unroll
-    for (int j = 0; j < C::kBlocks8; ++j) {
-      if (8 * j >= p.m) break;
-      const float4 sum = make_float4(acc[s][4 * j], acc[s][4 * j + 1], acc[s][4 * j + 2], acc[s][4 * j + 3]);
-      if (whole)
-        store_block(p, lane, first, j, sum);
-      else
-        __stcg(slot + (s * C::kBlocks8 + j) * C::kConsumers + threadIdx.x, sum);
-    }
+  for (int j = 0; j < C::kBlocks8; ++j) {
+    if (8 * j >= p.m) break;
+    const float4 sum = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    if (whole)
+      store_block(p, lane, first, j, sum);
+    else
+      __stcg(slot + j * C::kConsumers + threadIdx.x, sum);
   }
   if (whole) return;
   consumers_sync(C::kConsumers);
   if (threadIdx.x == 0) add_release(p.counter + 2 * (at.tile * C::CLUSTER + rank), 1);
+  trace<C>(4);
   if (share.begin(worker + 1) <= (at.tile + 1) * p.steps) reduce<C>(p, share, lane, worker, rank, at.tile);
 }
 
@@ -244,64 +285,66 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
                                         uint32_t empty, int worker, uint32_t rank) {
   const int thread = threadIdx.x, group = thread / 128, inside = thread % 128, warp_lane = thread % 32;
   const Lane lane{warp_lane / 4, warp_lane % 4};
-  const int part = group * C::SPLIT;  // 64-channel part of the block's tile
-  const uint32_t record = C::kRowBytes + part / 2 * kRecordBytes;
-  const uint32_t view_at = record + part % 2 * 4096 + 16 * inside;
-  const uint32_t rest_at = record + kViewBytes + part % 2 * 2048 + 16 * inside;
+  const uint32_t record = C::kRowBytes + group / 2 * kRecordBytes;
+  const uint32_t view_at = record + group % 2 * 4096 + 16 * inside;
+  const uint32_t rest_at = record + kViewBytes + group % 2 * 2048 + 16 * inside;
   const uint32_t exponent = p.exponent_base;
   int slot = 0;
   uint32_t parity = 0;
-  wait_for_previous_kernel();
+  bool waited = false;
   const int last = share.begin(worker + 1);
   for (int unit = share.begin(worker); unit < last;) {
     Segment at{unit / p.steps, unit % p.steps, 0};
     at.count = min(p.steps - at.k0, last - unit);
-    float acc[C::SPLIT][C::ROWS / 2];
+    const int first = first_channel<C>(at.tile, rank, thread / 32);
+    Edge edge = read_edge(p, lane, first, at.k0 + at.count == p.steps);
+    if (!waited) wait_for_previous_kernel(), waited = true;  // weights and escapes never depend on it
+    float acc[C::ROWS / 2];
 #pragma unroll
-    for (int i = 0; i < C::SPLIT * C::ROWS / 2; ++i) acc[i / (C::ROWS / 2)][i % (C::ROWS / 2)] = 0.f;
+    for (int i = 0; i < C::ROWS / 2; ++i) acc[i] = 0.f;
     int held = -1;  // slot whose rows the tensor core may still be reading
     for (int step = 0; step < at.count; ++step) {
       const uint32_t base = stages + slot * C::kStageBytes;
       barrier_wait(full + 8 * slot, parity);
+      if (unit == share.begin(worker) && step == 0) trace<C>(2);
       const uint64_t rows = swizzled_descriptor(base);
-#pragma unroll
-      for (int s = 0; s < C::SPLIT; ++s) {
-        uint32_t view[8], rest[4];
-        if constexpr (C::ABLATE != kStreamOnly) {
-          load_shared(view, base + view_at + 4096 * s);
-          load_shared(rest, base + rest_at + 2048 * s);
-          load_shared(view + 4, base + view_at + 4096 * s + 2048);
-        }
-        if (s == 0 && held >= 0) {
-          wgmma_wait_all();
-          release<C>(empty + 8 * held, warp_lane);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (C::ABLATE == kStreamOnly) continue;
-          uint32_t a[4];
-          if constexpr (C::ABLATE == kNoDecode) {
-            a[0] = view[2 * i], a[1] = view[2 * i + 1], a[2] = rest[i], a[3] = view[2 * i] ^ rest[i];
-          } else {
-            decode(view[2 * i], view[2 * i + 1], rest[i], exponent, a);
-          }
-          if constexpr (C::ABLATE == kNoMma) {
-            acc[s][0] += __uint_as_float(a[0] ^ a[1] ^ a[2] ^ a[3]);
-          } else {
-            wgmma_fence();
-            Wgmma<C::ROWS>::mma(acc[s], a, rows + 2 * i);
-          }
-        }
-        wgmma_commit();
+      uint32_t view[8], rest[4];
+      if constexpr (C::ABLATE != kStreamOnly) {
+        load_shared(view, base + view_at);
+        load_shared(rest, base + rest_at);
+        load_shared(view + 4, base + view_at + 2048);
       }
+      if (held >= 0) {
+        wgmma_wait_all();
+        release<C>(empty + 8 * held, warp_lane);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (C::ABLATE == kStreamOnly) continue;
+        uint32_t a[4];
+        if constexpr (C::ABLATE == kNoDecode) {
+          a[0] = view[2 * i], a[1] = view[2 * i + 1], a[2] = rest[i], a[3] = view[2 * i] ^ rest[i];
+        } else {
+          decode(view[2 * i], view[2 * i + 1], rest[i], exponent, a);
+        }
+        if constexpr (C::ABLATE == kNoMma) {
+          acc[0] += __uint_as_float(a[0] ^ a[1] ^ a[2] ^ a[3]);
+        } else {
+          wgmma_fence();
+          Wgmma<C::ROWS>::mma(acc, a, rows + 2 * i);
+        }
+      }
+      wgmma_commit();
       held = slot;
       if (++slot == C::STAGES) slot = 0, parity ^= 1;
     }
     wgmma_wait_all();
     release<C>(empty + 8 * held, warp_lane);
-    finish<C>(p, share, lane, worker, rank, at, acc);
+    trace<C>(3);
+    finish<C>(p, share, lane, worker, rank, at, first, edge, acc);
     unit += at.count;
   }
+  trace<C>(6);
 }
 
 template <class C>
@@ -314,8 +357,10 @@ __global__ void __launch_bounds__(C::kThreads, C::FIT)
   const uint32_t full = base + C::STAGES * C::kStageBytes, empty = full + 8 * C::STAGES;
   const uint32_t rank = C::CLUSTER == 1 ? 0 : cluster_rank();
   const int worker = blockIdx.x / C::CLUSTER;
-  const Share share{p.tiles * p.steps, min(static_cast<int>(gridDim.x) / C::CLUSTER, p.tiles * p.steps)};
+  const Share share(p.tiles * p.steps, static_cast<int>(gridDim.x) / C::CLUSTER);
   launch_dependents();
+  trace<C>(0);
+  if (threadIdx.x == C::kConsumers) prefetch_map(&map);
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::STAGES; ++i) {
       barrier_init(full + 8 * i, 1);
@@ -328,6 +373,7 @@ __global__ void __launch_bounds__(C::kThreads, C::FIT)
   } else {
     cluster_sync();
   }
+  trace<C>(1);
   if (threadIdx.x >= C::kConsumers) {
     if (threadIdx.x == C::kConsumers)
       produce<C>(&map, p, base, full, empty, share.begin(worker), share.begin(worker + 1), rank);

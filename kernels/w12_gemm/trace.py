@@ -1,0 +1,51 @@
+"""Where a launch spends its time: percentiles over blocks of a traced variant (library built with -DW12_ABLATIONS).
+
+    python trace.py wide5_trace 32 gate_up,o
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_testing"))
+from mount import mount
+
+mount()
+from specpilot_kernels._testing.inputs import activations, realistic_weight  # noqa: E402
+from specpilot_kernels.w12_gemm import op  # noqa: E402
+from specpilot_kernels.w12_gemm.bench import SHAPES  # noqa: E402
+from specpilot_kernels.w12_pack import op as w12  # noqa: E402
+
+POINTS = ("start", "barriers ready", "first slot full", "last step done", "sums handed over", "all sums there", "end")
+
+
+def report(name: str, rows: int, shape: str) -> None:
+    """Print microseconds after the first block's start: minimum, median, maximum over blocks for each point."""
+    n, k = SHAPES[shape]
+    packed = [w12.pack(realistic_weight(n, k, "cuda", seed)) for seed in range(3)]
+    x = activations(rows, k, "cuda", seed=1)
+    variant = op.find(name, rows)
+    for ahead in (0, 16):
+        for weight in packed * 2:
+            op.matmul(x, weight, variant=variant, ahead=ahead)
+        torch.cuda.synchronize()
+        buffer = (ctypes.c_uint64 * (1024 * 8))()
+        op._library().w12_gemm_trace(buffer)
+        stamps = torch.tensor(list(buffer), dtype=torch.int64).view(1024, 8)
+        stamps = stamps[stamps[:, 0] >= stamps[:, 0].max() - 1_000_000]  # this launch, not a larger earlier grid
+        us = (stamps - stamps[:, 0].min()).double() / 1000
+        print(f"{name} {rows} rows {shape} ahead {ahead}: {len(us)} blocks")
+        for point, title in enumerate(POINTS):
+            column = us[:, point]
+            column = column[column > 0] if point else column
+            if len(column):
+                low, mid, high = column.min(), column.median(), column.max()
+                print(f"  {title:18s} {low:7.2f} {mid:7.2f} {high:7.2f}  ({len(column)})")
+
+
+if __name__ == "__main__":
+    for shape in sys.argv[3].split(","):
+        for name in sys.argv[1].split(","):
+            report(name, int(sys.argv[2]), shape)
