@@ -70,8 +70,10 @@ def make(
     given = [load(name, "pair-run", "forcing") for name in artifacts]
     read = [load(name, "profile", "pair-run", allow_incomplete=True) for name in seen or ()]
     evidence = checked(given, read, thresholds, _judge())
+    chosen = key or sign.default_key()
+    sign.public_key(chosen)
     writer = Writer(out, "seal")
-    artifact = sealed(evidence, thresholds, key or sign.default_key())
+    artifact = sealed(evidence, thresholds, chosen)
     body = evidence.runs[0].pair.artifact.body
     writer.finish(artifact)
     console.verdict(f"SEALED: tree {body.candidate.tree} on {body.deployment.id}, {len(body.requests.ids)} requests")
