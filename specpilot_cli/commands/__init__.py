@@ -11,7 +11,19 @@ from importlib import import_module
 
 import typer
 
-MODULES = ("stock", "profile", "ceiling", "pair_run", "force_tokens", "seal", "memory", "show", "schema", "doctor")
+MODULES = (
+    "stock",
+    "profile",
+    "ceiling",
+    "pair_run",
+    "force_tokens",
+    "seal",
+    "memory",
+    "show",
+    "schema",
+    "doctor",
+    "demo",
+)
 
 COMMANDS: tuple[Callable[[typer.Typer], None], ...] = tuple(
     import_module(f"specpilot_cli.commands.{name}").attach for name in MODULES

@@ -27,6 +27,9 @@ class Request(Record):
     input_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)]
     max_new_tokens: Annotated[int, Field(ge=1)]
     benchmark: str = ""
+    """Empty: the name of the set."""
+    source: str = ""
+    """Where the prompt was taken from."""
 
 
 @dataclass(frozen=True)
