@@ -44,7 +44,7 @@ class Api:
         model, drafter = load(arguments.model_path, arguments.speculative_algorithm, dtype)
         model.fp32_lm_head = arguments.fp32_lm_head
         self.arguments, self.model = arguments, model
-        self.decoder = Decoder(model, drafter, arguments.speculative_num_draft_tokens)
+        self.decoder = Decoder.of(model, drafter, arguments)
         self.autoregressive = Decoder(model)
         self.counters = dict.fromkeys(
             ("num_requests", "spec_verify_ct", "spec_correct_drafts", "completion_tokens", "prompt_tokens"), 0

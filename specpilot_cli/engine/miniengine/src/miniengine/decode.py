@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,11 @@ class Decoder:
     def __init__(self, model: Model, drafter: Drafter | None = None, draft_tokens: int = 8) -> None:
         self.model, self.drafter, self.draft_tokens = model, drafter, draft_tokens
         self.profiling = False
+
+    @classmethod
+    def of(cls, model: Model, drafter: Drafter | None, arguments: argparse.Namespace) -> Decoder:
+        """The decoder that the server's arguments ask for."""
+        return cls(model, drafter, arguments.speculative_num_draft_tokens)
 
     def predict(self, hidden: Tensor) -> Tensor:
         """The target's greedy tokens [...] for final hidden rows (ties: lowest id)."""

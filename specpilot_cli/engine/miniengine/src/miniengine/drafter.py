@@ -29,8 +29,9 @@ class DrafterLayer(nn.Module):
 
     def forward(self, x: Tensor, block: Block, k: Tensor, v: Tensor) -> Tensor:
         """x [B, m, hidden], context k, v [B, S, kv_heads, D]."""
-        x = x + self.mixer.forward(F.rms_norm(x, x.shape[-1:], self.norm1, self.eps), block, k, v)[0]
-        return x + self.mlp.forward(F.rms_norm(x, x.shape[-1:], self.norm2, self.eps))
+        x = x + self.mixer(F.rms_norm(x, x.shape[-1:], self.norm1, self.eps), block, k, v)[0]
+        mlp: Tensor = self.mlp(F.rms_norm(x, x.shape[-1:], self.norm2, self.eps))
+        return x + mlp
 
 
 class Drafter(nn.Module):
