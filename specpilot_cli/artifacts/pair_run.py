@@ -118,7 +118,8 @@ class PairRunBody(Record):
     summary: dict[Arm, ArmSummary] = Field(default_factory=dict)
     gain: Estimate | None = None
     noise: NonNegative | None = None
-    """What the bar takes twice: of this run when `purpose` is noise, else of `noise_source`. 0.01 = 1 %."""
+    """What the bar takes twice: of this run when `purpose` is noise, else of `noise_source` (scaled up where that had
+    more requests). 0.01 = 1 %."""
     noise_source: Sha256 | None = None
     outputs_changed: Count = 0
     """Requests whose tokens differ between the arms."""

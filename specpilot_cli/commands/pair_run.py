@@ -9,46 +9,53 @@ import typer
 
 from specpilot_cli.commands._options import Out, Resume
 from specpilot_cli.core import console
+from specpilot_cli.core.errors import UsageFault
 
 if TYPE_CHECKING:
     from specpilot_cli.artifacts.io import Writer
-    from specpilot_cli.artifacts.pair_run import PairRunBody
+    from specpilot_cli.artifacts.pair_run import Design, PairRunBody
 
 DEFAULT_DEPLOYMENT = "miniengine-hybrid__dflash2__cpu__r1"
+
+
+Requests = Annotated[int | None, typer.Option("--requests", "-n", min=1, help="The first so many.", show_default="all")]
+Repeats = Annotated[
+    int | None, typer.Option("--repeats", min=1, help="Times the order is run.", show_default="1; 2 with restarts")
+]
+Placement = Annotated[
+    str, typer.Option("--placement", help="resident: both servers up; restart: a fresh server a block.")
+]
+Concurrency = Annotated[
+    list[int] | None, typer.Option("--concurrency", "-c", min=1, help="Batch size; repeatable.", show_default="1")
+]
+Vary = Annotated[list[str] | None, typer.Option("--vary", help="Key of /server_info that may differ; repeatable.")]
+CandidateFlag = Annotated[
+    list[str] | None, typer.Option("--candidate-flag", help="Engine flag for the candidate only; repeatable.")
+]
+NoiseFrom = Annotated[
+    str | None, typer.Option("--noise-from", help="Noise artifact of the same design.", metavar="ARTIFACT")
+]
+ServerArgs = Annotated[
+    list[str] | None, typer.Argument(help="Engine flags for both arms, after --.", show_default=False)
+]
 
 
 def pair_run(
     stock: Annotated[Path, typer.Argument(help="Stock worktree (arm A).")],
     candidate: Annotated[str | None, typer.Argument(help="Candidate worktree (arm B).")] = None,
-    server_args: Annotated[
-        list[str] | None, typer.Argument(help="Engine flags for both arms, after --.", show_default=False)
-    ] = None,
+    server_args: ServerArgs = None,
     deployment: Annotated[str, typer.Option("--deployment", "-d", help="Id or .toml file.")] = DEFAULT_DEPLOYMENT,
     split: Annotated[str, typer.Option("--split", help="develop or sealed.")] = "develop",
-    requests: Annotated[
-        int | None, typer.Option("--requests", "-n", min=1, help="The first so many.", show_default="all")
-    ] = None,
+    requests: Requests = None,
     order: Annotated[str, typer.Option("--order", help="Blocks of A and B, in pairs.")] = "ABBA",
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", min=1, help="Times the order is run.", show_default="1; 2 with restarts")
-    ] = None,
-    placement: Annotated[
-        str, typer.Option("--placement", help="resident: both servers up; restart: a fresh server a block.")
-    ] = "resident",
-    concurrency: Annotated[
-        list[int] | None, typer.Option("--concurrency", "-c", min=1, help="Batch size; repeatable.", show_default="1")
-    ] = None,
-    vary: Annotated[
-        list[str] | None, typer.Option("--vary", help="Key of /server_info that may differ; repeatable.")
-    ] = None,
-    candidate_flag: Annotated[
-        list[str] | None, typer.Option("--candidate-flag", help="Engine flag for the candidate only; repeatable.")
-    ] = None,
+    repeats: Repeats = None,
+    placement: Placement = "resident",
+    concurrency: Concurrency = None,
+    vary: Vary = None,
+    candidate_flag: CandidateFlag = None,
     noise: Annotated[bool, typer.Option("--noise", help="Stock against stock: the noise of this design.")] = False,
     ar: Annotated[bool, typer.Option("--ar", help="Stock against itself without speculation.")] = False,
-    noise_from: Annotated[
-        str | None, typer.Option("--noise-from", help="Noise artifact of the same design.", metavar="ARTIFACT")
-    ] = None,
+    noise_from: NoiseFrom = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Order of the requests, and bootstrap.")] = 0,
     resume: Resume = None,
     out: Out = None,
@@ -58,38 +65,19 @@ def pair_run(
     Example: specpilot pair-run wt/stock --noise -o noise.json
     && specpilot pair-run wt/stock wt/tree --noise-from noise.json -o pair.json
     """
-    from specpilot_cli.artifacts.pair_run import Design
     from specpilot_cli.artifacts.verdict import EXIT_CODE
     from specpilot_cli.commands._pair_run import Asked, carry_out
-    from specpilot_cli.controller.design import parse_order
-    from specpilot_cli.core.errors import UsageFault
 
     if candidate is not None and candidate.startswith("-"):  # `pair-run STOCK --noise -- --flag`
         server_args, candidate = [candidate, *(server_args or [])], None
-    if sum((noise, ar, noise_from is not None)) > 1:
-        raise UsageFault("--noise, --ar and --noise-from exclude each other.", "", "Give one of them.")
-    if (candidate is None) != (noise or ar):
-        raise UsageFault(
-            "Name one worktree with --noise or --ar, two without.", "", "specpilot pair-run STOCK CANDIDATE"
-        )
-    if placement not in ("resident", "restart"):
-        raise UsageFault(f"There is no placement '{placement}'.", "", "Known: resident, restart.")
-    design = Design(
-        order=parse_order(order),
-        repeats=repeats or (1 if placement == "resident" else 2),
-        placement="resident" if placement == "resident" else "restart",
-        concurrencies=tuple(dict.fromkeys(concurrency or [1])),
-        warmup_requests=2,
-        cooldown_s=0.0 if placement == "resident" else 2.0,
-        seed=seed,
-    )
+    _check_roles(candidate, noise, ar, noise_from)
     asked = Asked(
         stock=stock,
         candidate=Path(candidate) if candidate else stock,
         deployment=deployment,
         split=split,
         requests=requests,
-        design=design,
+        design=_design(order, repeats, placement, concurrency, seed),
         vary=tuple(vary or ()),
         server_args=tuple(server_args or ()),
         candidate_args=tuple(candidate_flag or ()),
@@ -103,6 +91,33 @@ def pair_run(
     _next(body, writer)
     if body.verdict is not None:
         raise typer.Exit(EXIT_CODE[body.verdict])
+
+
+def _check_roles(candidate: str | None, noise: bool, ar: bool, noise_from: str | None) -> None:
+    if sum((noise, ar, noise_from is not None)) > 1:
+        raise UsageFault("--noise, --ar and --noise-from exclude each other.", "", "Give one of them.")
+    if (candidate is None) != (noise or ar):
+        raise UsageFault(
+            "Name one worktree with --noise or --ar, two without.", "", "specpilot pair-run STOCK CANDIDATE"
+        )
+
+
+def _design(order: str, repeats: int | None, placement: str, concurrency: list[int] | None, seed: int) -> Design:
+    from specpilot_cli.artifacts.pair_run import Design
+    from specpilot_cli.controller.design import parse_order
+
+    if placement not in ("resident", "restart"):
+        raise UsageFault(f"There is no placement '{placement}'.", "", "Known: resident, restart.")
+    restart = placement == "restart"
+    return Design(
+        order=parse_order(order),
+        repeats=repeats or (2 if restart else 1),
+        placement="restart" if restart else "resident",
+        concurrencies=tuple(dict.fromkeys(concurrency or [1])),
+        warmup_requests=2,
+        cooldown_s=2.0 if restart else 0.0,
+        seed=seed,
+    )
 
 
 def tell(body: PairRunBody) -> None:

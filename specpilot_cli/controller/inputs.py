@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from specpilot_cli.artifacts.base import Environment
 from specpilot_cli.artifacts.pair_run import Design, PairRunArtifact, PairRunBody
 from specpilot_cli.controller.compare import boot_id
@@ -27,8 +29,6 @@ def _noise_mismatches(noise: PairRunArtifact, body: PairRunBody, harness: str, e
         found.append("another request set")
     elif there.requests.split == body.requests.split and there.requests.ids != body.requests.ids:
         found.append("other requests")
-    elif len(there.requests.ids) > len(body.requests.ids):
-        found.append(f"{len(there.requests.ids)} requests, so less noise than {len(body.requests.ids)} have")
     if _shape(there.design) != _shape(body.design):
         found.append("another design")
     if there.stock.tree != body.stock.tree:
@@ -45,8 +45,8 @@ def _noise_mismatches(noise: PairRunArtifact, body: PairRunBody, harness: str, e
 def check_noise(noise: PairRunArtifact, body: PairRunBody, harness: str, environment: Environment) -> float:
     """The noise that a stock-against-stock run found, if it is of the same kind as `body`.
 
-    Another seed is allowed, and another split of the same file with no more requests (sealed requests need not be read
-    for the noise).
+    Another seed is allowed, and another split of the same file: sealed requests need not be read for the noise. Where
+    that split has more requests than this run, its noise is scaled to this run's number by sqrt(n_noise / n_run).
 
     Raises:
         InputUnusable: it is not; the message says in what.
@@ -56,7 +56,7 @@ def check_noise(noise: PairRunArtifact, body: PairRunBody, harness: str, environ
         raise InputUnusable(
             "The noise artifact does not fit this run.", "; ".join(found), "Make one: specpilot pair-run STOCK --noise"
         )
-    return noise.body.noise
+    return noise.body.noise * math.sqrt(max(1.0, len(noise.body.requests.ids) / len(body.requests.ids)))
 
 
 def check_resume(old: PairRunArtifact, body: PairRunBody, requests: RequestSet, harness: str) -> None:

@@ -49,6 +49,12 @@ def test_another_seed_and_another_split_of_the_same_file_fit() -> None:
     assert inputs.check_noise(fitting, start_body(ASKED), HARNESS, environment()) == 0.004
 
 
+def test_noise_of_more_requests_is_scaled_to_fewer() -> None:
+    more = start_body(ASKED).requests.model_copy(update={"split": "sealed", "ids": tuple(map(str, range(32)))})
+    noise = inputs.check_noise(noise_artifact({"requests": more}), start_body(ASKED), HARNESS, environment())
+    assert noise == pytest.approx(0.008), "four times the requests halve the noise"
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -61,10 +67,6 @@ def test_another_seed_and_another_split_of_the_same_file_fit() -> None:
         ({"stock": start_body(ASKED).candidate}, "stock tree"),
         ({"requests": start_body(ASKED).requests.model_copy(update={"sha256": "f" * 64})}, "request set"),
         ({"requests": start_body(ASKED).requests.model_copy(update={"ids": ("r0",)})}, "other requests"),
-        (
-            {"requests": start_body(ASKED).requests.model_copy(update={"split": "sealed", "ids": tuple("abcdefghi")})},
-            "less noise",
-        ),
         ({"deployment": start_body(ASKED).deployment.model_copy(update={"gpu": "h200"})}, "deployment"),
     ],
 )
