@@ -24,6 +24,7 @@ mount()
 from specpilot_kernels._testing.inputs import activations, adversarial_weight, realistic_weight  # noqa: E402
 from specpilot_kernels._testing.tolerance import gemm_bound  # noqa: E402
 from specpilot_kernels.w12_gemm import build, op, reference  # noqa: E402
+from specpilot_kernels.w12_gemm.prepare import Prepared, prepare  # noqa: E402
 from specpilot_kernels.w12_pack import op as w12  # noqa: E402
 
 SHAPES = {
@@ -74,10 +75,11 @@ def read_bandwidth() -> float:
 def check_variant(packed: w12.W12Tensor, variant: op.Variant, m: int, seed: int) -> str | None:
     """None when the variant is right and repeatable at `m` rows, else what is wrong."""
     n, k = packed.shape
+    prepared = prepare(packed)
     x = activations(m, k, "cuda", seed)
     outs = [torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda") for _ in range(3)]
     for i, out in enumerate(outs):
-        op.matmul(x, packed, out=out, variant=variant, ahead=16 * (i == 2))
+        op.matmul(x, prepared, out=out, variant=variant, ahead=16 * (i == 2))
     exact = reference.matmul(x, packed)
     error = (outs[0].double() - exact).abs()
     bound = gemm_bound(exact, reference.absolute_sum(x, packed), k)
@@ -135,7 +137,7 @@ def candidates(m: int, names: list[str], aheads: list[int]) -> list[tuple[str, o
 
 
 def time_rows(
-    shape: str, m: int, dense: list[torch.Tensor], packed: list[w12.W12Tensor], options: argparse.Namespace
+    shape: str, m: int, dense: list[torch.Tensor], packed: list[Prepared], options: argparse.Namespace
 ) -> list[Timing]:
     """Interleaved samples of cuBLAS and every candidate at `m` rows, microseconds per product."""
     n, k = packed[0].shape
@@ -238,7 +240,7 @@ def main() -> int:
     for shape in shapes:
         n, k = SHAPES[shape]
         dense = [realistic_weight(n, k, "cuda", seed) for seed in range(max(2, int(ROTATED_BYTES / (1.5 * n * k)) + 1))]
-        packed = [w12.pack(weight) for weight in dense]
+        packed = [prepare(w12.pack(weight)) for weight in dense]
         for m in map(int, options.rows.split(",")):
             timings = time_rows(shape, m, dense, packed, options)
             print_row(timings, bandwidth)

@@ -1,4 +1,4 @@
-"""The public call: y = x W^T with W packed in W12 records."""
+"""The public call: y = x W^T with W in W12 records, prepared once by `prepare.prepare`."""
 
 import ctypes
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 from specpilot_kernels.w12_gemm import build
-from specpilot_kernels.w12_pack.op import W12Tensor
+from specpilot_kernels.w12_gemm.prepare import Prepared
 
 MAX_ROWS = 256
 _MAX_BLOCKS = 288  # slots for partial sums: at most two blocks on each of 144 multiprocessors
@@ -15,7 +15,7 @@ _MAX_TILES = 1 << 16  # counters: two words a tile
 
 @dataclass(frozen=True)
 class Variant:
-    """One compiled kernel: its entry in the table, the rows of its tile, bytes of partial sums a block (two segments)."""
+    """One compiled kernel: entry in the table, rows of its tile, bytes of partial sums a block (two segments)."""
 
     entry: int
     name: str
@@ -28,8 +28,9 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(build.library()))
     library.w12_gemm_name.restype = ctypes.c_char_p
     library.w12_gemm_partial_bytes.restype = ctypes.c_size_t
-    pointers = [ctypes.c_void_p] * 9
-    library.w12_gemm_launch.argtypes = [ctypes.c_int] * 2 + pointers + [ctypes.c_int] * 3 + [ctypes.c_void_p]
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    weight, rest = [pointer] * 6 + [number], [pointer] * 4 + [number] * 3
+    library.w12_gemm_launch.argtypes = [number] * 2 + weight + rest + [pointer]
     return library
 
 
@@ -51,7 +52,7 @@ def find(name: str, m: int) -> Variant | None:
 
 def choose(m: int, n: int, k: int) -> Variant:
     """The variant that measured best for the shape (README, measured facts)."""
-    name = "wide" if m <= 64 else "tall"
+    name = "wide4" if m <= 64 else "tall"
     variant = find(name, m)
     if variant is None:
         raise ValueError(f"W12 GEMM takes 1 to {MAX_ROWS} rows, got {m}")
@@ -68,7 +69,7 @@ def _workspace(device: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def _check(x: torch.Tensor, packed: W12Tensor, out: torch.Tensor) -> None:
+def _check(x: torch.Tensor, packed: Prepared, out: torch.Tensor) -> None:
     n, k = packed.shape
     if x.dtype != torch.bfloat16 or x.dim() != 2 or x.shape[1] != k or not x.is_contiguous() or not x.is_cuda:
         raise ValueError(f"x must be a contiguous CUDA BF16 matrix [M, {k}], got {x.dtype} {tuple(x.shape)}")
@@ -82,16 +83,16 @@ def _check(x: torch.Tensor, packed: W12Tensor, out: torch.Tensor) -> None:
 
 def matmul(
     x: torch.Tensor,
-    packed: W12Tensor,
+    packed: Prepared,
     out: torch.Tensor | None = None,
     variant: Variant | None = None,
     ahead: int = 0,
 ) -> torch.Tensor:
-    """`x [M, K]` BF16 times the packed `[N, K]`, transposed: `[M, N]` BF16, FP32 accumulation, M from 1 to 256.
+    """`x [M, K]` BF16 times the prepared `[N, K]`, transposed: `[M, N]` BF16, FP32 accumulation, M from 1 to 256.
 
     `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
-    kernel of the stream ends; only safe when that kernel does not write the packed weight. Not re-entrant across streams
-    of one device. Raises `ValueError` for shapes it cannot take, `RuntimeError` with the CUDA code when the launch fails.
+    kernel of the stream ends; only safe when that kernel does not write the weight. Not re-entrant across streams of
+    one device. Raises `ValueError` for shapes it cannot take, `RuntimeError` with the CUDA code when a launch fails.
     """
     m, (n, k) = x.shape[0], packed.shape
     if out is None:
@@ -104,9 +105,11 @@ def matmul(
         ahead,
         packed.records.data_ptr(),
         packed.window_low.data_ptr(),
-        packed.escape_start.data_ptr(),
-        packed.escape_column.data_ptr(),
-        packed.escape_bits.data_ptr(),
+        packed.patches.data_ptr(),
+        packed.hard_start.data_ptr(),
+        packed.hard_column.data_ptr(),
+        packed.hard_bits.data_ptr(),
+        packed.hard_bits.numel(),
         x.data_ptr(),
         out.data_ptr(),
         partial.data_ptr(),

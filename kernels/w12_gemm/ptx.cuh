@@ -137,3 +137,9 @@ __device__ __forceinline__ void load_shared(uint32_t* to, uint32_t from) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(from));
 }
+
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(from));
+  return value;
+}

@@ -112,15 +112,17 @@ extern "C" int w12_gemm_trace(unsigned long long* to) {  // [1024][8] nanosecond
 
 // Returns 0, a cudaError_t, or 10000 + CUresult of the tensor map.
 extern "C" int w12_gemm_launch(int entry, int ahead, const void* records, const void* window_low,
-                               const void* escape_start, const void* escape_column, const void* escape_bits,
-                               const void* x, void* y, void* partial, void* counter, int m, int n, int k, void* stream) {
+                               const void* patches, const void* hard_start, const void* hard_column,
+                               const void* hard_bits, int hard, const void* x, void* y, void* partial, void* counter, int m, int n, int k, void* stream) {
   if (entry < 0 || entry >= w12_gemm_count() || m < 1 || m > kEntries[entry].rows) return cudaErrorInvalidValue;
   Problem p = {};
   p.records = static_cast<const uint8_t*>(records);
   p.window_low = static_cast<const uint8_t*>(window_low);
-  p.escape_start = static_cast<const int32_t*>(escape_start);
-  p.escape_column = static_cast<const int32_t*>(escape_column);
-  p.escape_bits = static_cast<const uint16_t*>(escape_bits);
+  p.patches = static_cast<const uint8_t*>(patches);
+  p.hard_start = static_cast<const int32_t*>(hard_start);
+  p.hard_column = static_cast<const int32_t*>(hard_column);
+  p.hard_bits = static_cast<const uint16_t*>(hard_bits);
+  p.hard = hard;
   p.x = static_cast<const __nv_bfloat16*>(x);
   p.y = static_cast<__nv_bfloat16*>(y);
   p.partial = static_cast<float4*>(partial);

@@ -7,19 +7,22 @@
 #include "wgmma_rs.cuh"
 
 constexpr int kRecordBytes = 12288, kViewBytes = 8192, kTileChannels = 128, kTileK = 64;
+constexpr int kPatches = 8, kPatchBytes = 4 * kPatches;
+constexpr uint32_t kPatchKey = 0x20E0, kPatchValid = 0x2000;  // valid flag, half of the record, warp in its group
 
 struct Problem {
   const uint8_t* records;
   const uint8_t* window_low;
-  const int32_t* escape_start;
-  const int32_t* escape_column;
-  const uint16_t* escape_bits;
+  const uint8_t* patches;       // [record tiles][steps][kPatches] words, format in prepare.py
+  const int32_t* hard_start;  // escapes that no patch holds, compressed rows
+  const int32_t* hard_column;
+  const uint16_t* hard_bits;
   const __nv_bfloat16* x;
   __nv_bfloat16* y;
   float4* partial;    // [blocks][kPartials], first segment of a block; then the same again, last segment
   uint32_t* counter;  // [tiles * CLUSTER][2]: sums handed over, reducers done; zero between launches
   uint32_t exponent_base;  // kExponentBase; a parameter so that it stays in a register
-  int m, n, k, steps, record_tiles, tiles, ahead;
+  int m, n, k, steps, record_tiles, tiles, ahead, hard;
 };
 
 enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3, kTrace = 4 };
@@ -36,11 +39,14 @@ struct Config {
   static constexpr int kBlocks8 = ROWS / 8;
   static constexpr int kRowBytes = ROWS * kTileK * 2;
   static constexpr int kStageBytes = RECORDS * kRecordBytes + kRowBytes;
-  static constexpr int kBudget = (FIT == 1 ? 232448 : 115712) - 1024 - 512;
+  static constexpr int kExtra = 1024 + 16 * 16 + 16 * RECORDS * kPatchBytes;  // alignment, barriers, patches
+  static constexpr int kBudget = (FIT == 1 ? 232448 : 115712) - kExtra;
   static constexpr int kFit = kBudget / kStageBytes;
   static constexpr int STAGES = kFit < MAX_STAGES_ ? kFit : MAX_STAGES_;
-  static constexpr int kSharedBytes = STAGES * kStageBytes + 1024 + 512;
+  static constexpr int kSharedBytes = STAGES * kStageBytes + kExtra;
+  static constexpr int kExpected = kStageBytes + RECORDS * kPatchBytes;
   static constexpr int kPartials = kBlocks8 * kConsumers;  // float4 a block
+  static_assert(MAX_STAGES_ <= 16, "room for barriers and patches");
   static_assert(STAGES >= 2, "a stage does not fit twice");
   static_assert(ROWS % (8 * CLUSTER) == 0, "each block of a cluster loads whole groups of 8 rows");
 };
@@ -72,8 +78,17 @@ __device__ __forceinline__ void trace(int point) {
 }
 
 template <class C>
-__device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p, uint32_t stages, uint32_t full,
-                                        uint32_t empty, int first, int last, uint32_t rank) {
+__device__ __forceinline__ void trace_place() {
+  if constexpr (C::ABLATE == kTrace) {
+    uint32_t place;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(place));
+    if (threadIdx.x == 0) trace_ns[blockIdx.x][7] = place;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p, uint32_t stages, uint32_t patches,
+                                        uint32_t full, uint32_t empty, int first, int last, uint32_t rank) {
   const uint64_t policy = policy_evict_first();
   const int count = last - first;
   auto weights = [&](int i) {
@@ -83,8 +98,10 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p
     for (int r = 0; r < C::RECORDS; ++r) {
       // an odd last tile reads its neighbour again; its channels are beyond N and never stored
       const int record = min((tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS + r, p.record_tiles - 1);
-      const uint8_t* from = p.records + (static_cast<long long>(record) * p.steps + step) * kRecordBytes;
-      copy_record(to + r * kRecordBytes, from, kRecordBytes, full + 8 * slot, policy);
+      const long long index = static_cast<long long>(record) * p.steps + step;
+      copy_record(to + r * kRecordBytes, p.records + index * kRecordBytes, kRecordBytes, full + 8 * slot, policy);
+      copy_record(patches + (slot * C::RECORDS + r) * kPatchBytes, p.patches + index * kPatchBytes, kPatchBytes,
+                  full + 8 * slot, policy);
     }
   };
   auto rows = [&](int i) {
@@ -102,14 +119,14 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p
   // alternate: the first step must not queue behind the weights of all slots.
   const int ahead = min(count, min(p.ahead, C::STAGES));
   for (int i = 0; i < ahead; ++i) {
-    barrier_expect(full + 8 * i, C::kStageBytes);
+    barrier_expect(full + 8 * i, C::kExpected);
     weights(i);
   }
   wait_for_previous_kernel();
   for (int i = 0; i < ahead; ++i) rows(i);
   for (int i = ahead; i < count; ++i) {
     if (i >= C::STAGES) barrier_wait(empty + 8 * (i % C::STAGES), (i / C::STAGES - 1) & 1);
-    barrier_expect(full + 8 * (i % C::STAGES), C::kStageBytes);
+    barrier_expect(full + 8 * (i % C::STAGES), C::kExpected);
     rows(i);
     weights(i);
   }
@@ -134,20 +151,20 @@ __device__ __forceinline__ Edge read_edge(const Problem& p, const Lane& lane, in
   for (int side = 0; side < 2; ++side) {
     const int channel = min(first + lane.group + 8 * side, top);
     edge.low[side] = p.window_low[channel];
-    edge.escape[side] = closes ? p.escape_start[channel] : 0;
-    edge.end[side] = closes ? p.escape_start[channel + 1] : 0;
+    edge.escape[side] = closes ? p.hard_start[channel] : 0;
+    edge.end[side] = closes ? p.hard_start[channel + 1] : 0;
   }
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     edge.column[side] = 0, edge.bits[side] = 0;
     if (edge.escape[side] == edge.end[side]) continue;
-    edge.column[side] = p.escape_column[edge.escape[side]];
-    edge.bits[side] = p.escape_bits[edge.escape[side]];
+    edge.column[side] = p.hard_column[edge.escape[side]];
+    edge.bits[side] = p.hard_bits[edge.escape[side]];
   }
   return edge;
 }
 
-// sum += (w - code value) x for every escape of the thread's channels, in list order.
+// sum += (w - code value) x for every hard escape of the thread's channels, in list order.
 template <class C>
 __device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, Edge& edge, float (&acc)[C::ROWS / 2]) {
 #pragma unroll
@@ -159,8 +176,8 @@ __device__ __forceinline__ void add_escapes(const Problem& p, const Lane& lane, 
       const float weight = __uint_as_float(edge.bits[side] << 16);
       const __nv_bfloat16* at = p.x + edge.column[side] + 2ll * lane.pair * p.k;
       if (++edge.escape[side] < edge.end[side]) {
-        edge.column[side] = p.escape_column[edge.escape[side]];
-        edge.bits[side] = p.escape_bits[edge.escape[side]];
+        edge.column[side] = p.hard_column[edge.escape[side]];
+        edge.bits[side] = p.hard_bits[edge.escape[side]];
       }
       int row = 2 * lane.pair;
 #pragma unroll
@@ -280,14 +297,31 @@ __device__ __forceinline__ void release(uint32_t barrier, uint32_t lane) {
   }
 }
 
+// Puts the patches that `mine` marks (bit i: word of lane i) into the fragment of k16 step `step16`.
+__device__ __forceinline__ void apply_patches(uint32_t mine, uint32_t word, uint32_t lane, uint32_t step16,
+                                              uint32_t (&a)[4]) {
+  for (; mine; mine &= mine - 1) {
+    const uint32_t patch = __shfl_sync(0xFFFFFFFF, word, __ffs(mine) - 1);
+    if ((patch & 31) != lane || (patch >> 8 & 3) != step16) continue;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      if ((patch >> 10 & 3) != j) continue;
+      a[j] = patch >> 12 & 1 ? __byte_perm(a[j], patch, 0x7610) : __byte_perm(a[j], patch, 0x3276);
+    }
+  }
+  __syncwarp();
+}
+
 template <class C>
-__device__ __forceinline__ void consume(const Problem& p, const Share& share, uint32_t stages, uint32_t full,
-                                        uint32_t empty, int worker, uint32_t rank) {
+__device__ __forceinline__ void consume(const Problem& p, const Share& share, uint32_t stages, uint32_t patches,
+                                        uint32_t full, uint32_t empty, int worker, uint32_t rank) {
   const int thread = threadIdx.x, group = thread / 128, inside = thread % 128, warp_lane = thread % 32;
   const Lane lane{warp_lane / 4, warp_lane % 4};
   const uint32_t record = C::kRowBytes + group / 2 * kRecordBytes;
   const uint32_t view_at = record + group % 2 * 4096 + 16 * inside;
   const uint32_t rest_at = record + kViewBytes + group % 2 * 2048 + 16 * inside;
+  const uint32_t patch_at = warp_lane % kPatches * 4;
+  const uint32_t patch_key = kPatchValid | group % 2 << 7 | inside / 32 << 5;
   const uint32_t exponent = p.exponent_base;
   int slot = 0;
   uint32_t parity = 0;
@@ -297,7 +331,7 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
     Segment at{unit / p.steps, unit % p.steps, 0};
     at.count = min(p.steps - at.k0, last - unit);
     const int first = first_channel<C>(at.tile, rank, thread / 32);
-    Edge edge = read_edge(p, lane, first, at.k0 + at.count == p.steps);
+    Edge edge = read_edge(p, lane, first, p.hard && at.k0 + at.count == p.steps);
     if (!waited) wait_for_previous_kernel(), waited = true;  // weights and escapes never depend on it
     float acc[C::ROWS / 2];
 #pragma unroll
@@ -314,6 +348,8 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
         load_shared(rest, base + rest_at);
         load_shared(view + 4, base + view_at + 2048);
       }
+      const uint32_t patch = load_shared_word(patches + (slot * C::RECORDS + group / 2) * kPatchBytes + patch_at);
+      const uint32_t mine = __ballot_sync(0xFFFFFFFF, (patch & kPatchKey) == patch_key) & ((1u << kPatches) - 1);
       if (held >= 0) {
         wgmma_wait_all();
         release<C>(empty + 8 * held, warp_lane);
@@ -326,6 +362,7 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
           a[0] = view[2 * i], a[1] = view[2 * i + 1], a[2] = rest[i], a[3] = view[2 * i] ^ rest[i];
         } else {
           decode(view[2 * i], view[2 * i + 1], rest[i], exponent, a);
+          if (mine) apply_patches(mine, patch, warp_lane, i, a);
         }
         if constexpr (C::ABLATE == kNoMma) {
           acc[0] += __uint_as_float(a[0] ^ a[1] ^ a[2] ^ a[3]);
@@ -355,11 +392,13 @@ __global__ void __launch_bounds__(C::kThreads, C::FIT)
   // derives it anew in every step.
   const uint32_t base = __shfl_sync(0xFFFFFFFF, (shared_address(raw) + 1023) & ~1023u, 0);
   const uint32_t full = base + C::STAGES * C::kStageBytes, empty = full + 8 * C::STAGES;
+  const uint32_t patches = base + C::STAGES * C::kStageBytes + 256;
   const uint32_t rank = C::CLUSTER == 1 ? 0 : cluster_rank();
   const int worker = blockIdx.x / C::CLUSTER;
   const Share share(p.tiles * p.steps, static_cast<int>(gridDim.x) / C::CLUSTER);
   launch_dependents();
   trace<C>(0);
+  trace_place<C>();
   if (threadIdx.x == C::kConsumers) prefetch_map(&map);
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::STAGES; ++i) {
@@ -376,9 +415,9 @@ __global__ void __launch_bounds__(C::kThreads, C::FIT)
   trace<C>(1);
   if (threadIdx.x >= C::kConsumers) {
     if (threadIdx.x == C::kConsumers)
-      produce<C>(&map, p, base, full, empty, share.begin(worker), share.begin(worker + 1), rank);
+      produce<C>(&map, p, base, patches, full, empty, share.begin(worker), share.begin(worker + 1), rank);
   } else {
-    consume<C>(p, share, base, full, empty, worker, rank);
+    consume<C>(p, share, base, patches, full, empty, worker, rank);
   }
   if constexpr (C::CLUSTER > 1) cluster_sync();  // a peer may still write into our slots or arrive at our barriers
 }

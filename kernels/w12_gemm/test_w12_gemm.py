@@ -11,6 +11,7 @@ import torch
 from specpilot_kernels._testing.inputs import activations, adversarial_weight, realistic_weight
 from specpilot_kernels._testing.tolerance import gemm_bound
 from specpilot_kernels.w12_gemm import gen_wgmma, op, reference
+from specpilot_kernels.w12_gemm.prepare import PATCHES, Prepared, prepare
 from specpilot_kernels.w12_pack import op as w12
 
 HERE = Path(gen_wgmma.__file__).parent
@@ -70,12 +71,13 @@ def test_every_variant_against_float64(
     n: int, k: int, make: Callable[..., torch.Tensor], poisoned: Callable[..., torch.Tensor]
 ) -> None:
     packed = w12.pack(make(n, k, "cuda", seed=n))
+    prepared = prepare(packed)
     for variant in op.variants():
         for m in {1, variant.rows - 1, variant.rows}:
             x = activations(m, k, "cuda", seed=m)
             first, second = (poisoned((m, n), device="cuda") for _ in range(2))
-            op.matmul(x, packed, out=first, variant=variant)
-            op.matmul(x, packed, out=second, variant=variant, ahead=16)
+            op.matmul(x, prepared, out=first, variant=variant)
+            op.matmul(x, prepared, out=second, variant=variant, ahead=16)
             assert_close(first, x, packed)
             assert torch.equal(first, second), variant
 
@@ -85,13 +87,44 @@ def test_infinities_and_nans_come_through() -> None:
     weight = realistic_weight(256, 256, "cuda", seed=3)
     weight[5, 7], weight[6, 8], weight[9, 1] = float("inf"), float("-inf"), float("nan")
     x = activations(4, 256, "cuda", seed=4)
-    y, exact = op.matmul(x, w12.pack(weight)), x.double() @ weight.double().T
+    y, exact = op.matmul(x, prepare(w12.pack(weight))), x.double() @ weight.double().T
     assert torch.equal(y.isnan(), exact.isnan())
     assert torch.equal(y.isinf(), exact.isinf())
     assert torch.equal(y[y.isinf()].double(), exact[exact.isinf()])
 
 
 def test_shapes_that_cannot_run_are_refused() -> None:
-    packed = w12.pack(torch.randn(128, 64).bfloat16())
+    packed = prepare(w12.pack(torch.randn(128, 64).bfloat16()))
     with pytest.raises(ValueError, match="CUDA BF16"):
         op.matmul(torch.randn(2, 64).bfloat16(), packed)
+
+
+def values_from_patches(prepared: Prepared) -> dict[tuple[int, int], float]:
+    """`(channel, column)` to the weight that each patch stands for, by the documented bit fields."""
+    found = {}
+    for tile, step, slot in prepared.patches.nonzero().tolist():
+        word = int(prepared.patches[tile, step, slot]) & 0xFFFFFFFF
+        thread, half, step16, register, odd = word & 127, word >> 7 & 1, word >> 8 & 3, word >> 10 & 3, word >> 12 & 1
+        channel = 128 * tile + 64 * half + 16 * (thread // 32) + 8 * (register % 2) + thread % 32 // 4
+        column = 64 * step + 16 * step16 + 8 * (register // 2) + 2 * (thread % 4) + odd
+        value = torch.tensor([word >> 16], dtype=torch.int32).to(torch.int16).view(torch.bfloat16).double()
+        found[channel, column] = float(value) * 2.0 ** (int(prepared.window_low[channel]) - 0x70)
+    return found
+
+
+def test_patches_and_hard_list_hold_every_escape() -> None:
+    weight = adversarial_weight(300, 200, "cpu", seed=5)
+    weight[7, :4] = torch.tensor([float("inf"), float("nan"), 1e-39, 3e38])
+    packed = w12.pack(weight)
+    prepared = prepare(packed)
+    patched = values_from_patches(prepared)
+    hard = torch.repeat_interleave(prepared.hard_start.diff().long()).tolist()
+    listed = dict(zip(zip(hard, prepared.hard_column.tolist(), strict=True), prepared.hard_bits.tolist(), strict=True))
+    channel = torch.repeat_interleave(packed.escape_start.diff().long()).tolist()
+    for n, k, bits in zip(channel, packed.escape_column.tolist(), packed.escape_bits.tolist(), strict=True):
+        if (n, k) in patched:
+            assert patched.pop((n, k)) == float(weight[n, k])
+        else:
+            assert listed.pop((n, k)) == bits
+    assert not patched and not listed
+    assert int((prepared.patches != 0).sum(2).max()) == PATCHES  # the channel of zeros overfills its records
