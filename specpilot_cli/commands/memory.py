@@ -20,9 +20,7 @@ MemoryDir = Annotated[
     Path | None,
     typer.Option("--memory-dir", help="Another memory room.", show_default="the one shipped with SpecPilot"),
 ]
-Names = Annotated[
-    list[str], typer.Argument(metavar="ENTRY...", help="Ids, or ENGINE/ID where two engines have the id.")
-]
+Names = Annotated[list[str], typer.Argument(metavar="ENTRY", help="Ids, or ENGINE/ID where two engines have the id.")]
 
 
 @group.callback()
@@ -82,7 +80,7 @@ def _say_applied(made: Plan, target: Path, there: bool) -> None:
 
 @group.command()
 def check(
-    entries: Annotated[list[str] | None, typer.Argument(metavar="[ENTRY...]", help="All where none is named.")] = None,
+    entries: Annotated[list[str] | None, typer.Argument(metavar="ENTRY", help="All where none is named.")] = None,
     stock: Annotated[
         Path | None, typer.Option("--stock", help="Stock to check on.", show_default="the engine's own, in the cache")
     ] = None,

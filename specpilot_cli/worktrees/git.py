@@ -20,9 +20,16 @@ from specpilot_cli.worktrees.run import GitFailed, git, paths, text
 STOCK_REF = "refs/specpilot/stock"
 SUBMODULE = "160000"
 
-# What an interpreter or a test tool leaves behind and no import reads as a source of its own. The repository's
-# .gitignore is not asked: an ignored module is imported like any other.
-_BYPRODUCTS = ("__pycache__/", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", ".hypothesis/")
+# What an interpreter or a test tool leaves behind and no import statement reaches. The repository's .gitignore is not
+# asked, since an ignored module is imported like any other; nor is all of __pycache__, which can be imported from.
+_BYPRODUCTS = (
+    "**/__pycache__/*.*-*.pyc",
+    "**/__pycache__/*.*-*.pyc.[0-9]*",
+    ".pytest_cache/",
+    ".mypy_cache/",
+    ".ruff_cache/",
+    ".hypothesis/",
+)
 
 _RAW_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding -crlf\n"
 

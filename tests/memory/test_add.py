@@ -34,7 +34,7 @@ def keep(cli: Cli, worktree: str, *extra: str) -> Result:
 def test_everything_in_the_worktree_is_kept(cli: Cli, lab: Lab) -> None:
     work = lab.worktree("work", {"engine/new.py": b"new\n", "engine/model.py": None, "secret.py": b"ignored by git\n"})
     (work / "engine/__pycache__").mkdir()
-    (work / "engine/__pycache__/new.pyc").write_bytes(b"x")
+    (work / "engine/__pycache__/new.cpython-311.pyc").write_bytes(b"x")
     before = snapshot(work)
     keep(cli, "work", "--vary", "nodes", "--vary", "depth", "--source", "paper, section 4.2").expect(
         0, "room/toy/tree\n"

@@ -38,7 +38,11 @@ def test_the_id_is_what_git_would_commit(repo: Path) -> None:
     assert found == head_tree(repo) == tree_id(repo)
 
 
-@pytest.mark.parametrize("name", ["engine/extra.py", "engine/secret.py", "a.log", "deep/er/x.so", "engine/model.pyc"])
+HIDDEN = ["engine/extra.py", "engine/secret.py", "a.log", "deep/er/x.so", "engine/model.pyc"]
+IMPORTABLE = ["engine/__pycache__/evil.py", "engine/__pycache__/evil.pyc"]
+
+
+@pytest.mark.parametrize("name", HIDDEN + IMPORTABLE)
 def test_untracked_files_are_refused_even_where_git_ignores_them(repo: Path, name: str) -> None:
     (repo / ".git/info").mkdir(exist_ok=True)
     (repo / ".git/info/exclude").write_text("extra.py\n*.so\n*.pyc\n")
@@ -51,7 +55,12 @@ def test_untracked_files_are_refused_even_where_git_ignores_them(repo: Path, nam
 
 
 def test_by_products_of_running_python_do_not_count(repo: Path) -> None:
-    for name in ("engine/__pycache__/model.cpython-311.pyc", ".pytest_cache/v/x", ".mypy_cache/y"):
+    for name in (
+        "engine/__pycache__/model.cpython-311.pyc",
+        "__pycache__/x.cpython-311.pyc.140072",
+        ".pytest_cache/v/x",
+        ".mypy_cache/y",
+    ):
         (repo / name).parent.mkdir(parents=True, exist_ok=True)
         (repo / name).write_bytes(b"x")
     assert tree_id(repo) == head_tree(repo) == tree_id(repo, untracked_files="include")
