@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,18 @@ SOURCE = HERE / "src"
 CHECKPOINT = HERE / "checkpoint"
 
 
+def clear_bytecode(worktree: Path) -> None:
+    """Remove every `__pycache__`: tree ids leave it out, but Python runs a planted .pyc that claims its source's mtime.
+
+    (PYTHONPYCACHEPREFIX would also hide torch's own caches and make every start many seconds slower.)
+    """
+    for folder in worktree.rglob("__pycache__"):
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class MiniengineAdapter:
     """`engine.base.Adapter` for the embedded engine."""
 
@@ -25,6 +38,7 @@ class MiniengineAdapter:
         """See `engine.base.Adapter.launch`. The argument `@miniengine` stands for the shipped checkpoint."""
         if not (worktree / "miniengine" / "server.py").is_file():
             raise EnvironmentUnusable(f"{worktree} is not a miniengine worktree.", "It has no miniengine/server.py.")
+        clear_bytecode(worktree)
         port = free_port()
         args = [str(CHECKPOINT) if arg == "@miniengine" else arg for arg in server_args]
         argv = (sys.executable, "-m", "miniengine.server", *args, "--host", "127.0.0.1", "--port", str(port))
