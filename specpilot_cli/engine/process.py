@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +18,14 @@ from specpilot_cli.core.errors import ExternalFailed
 
 PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ")
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "CUDA", "NVIDIA_", "NCCL_")
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Run by the interpreter in the child: ask Linux for SIGKILL when the parent is gone (prctl PR_SET_PDEATHSIG = 1, kept
+# across exec), unless it is gone already, then become the engine. Not a `preexec_fn`: that is unsafe with threads.
+_TETHER = (
+    "import ctypes, os, signal, sys; "
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); "
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
 
 
 def engine_environment(home: Path) -> dict[str, str]:
@@ -32,19 +38,11 @@ def engine_environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "TMPDIR": str(home)}
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """Run in the child before exec: Linux kills it when the thread that started it is gone, even by `kill -9`."""
+def _tethered(argv: Sequence[str]) -> list[str]:
+    """`argv`, but killed when the thread that starts it is gone, even by `kill -9` (Linux; elsewhere as it is)."""
     if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died between fork and prctl
-            os._exit(1)
-
-    return ask
+        return list(argv)
+    return [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), *argv]
 
 
 def free_port() -> int:
@@ -66,24 +64,23 @@ def last_line(log: Path) -> str:
 class EngineProcess:
     """A child in its own process group, so that killing it takes its children along.
 
-    Its environment is `engine_environment` plus `env`. Start it from a thread that outlives it (`_die_with_parent`).
+    Its environment is `engine_environment` plus `env`. Start it from a thread that outlives it (`_tethered`).
     """
 
     def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
+        self.log, self._killed = log, False
         self._home = Path(tempfile.mkdtemp(prefix="specpilot-engine-"))
         with open(log, "ab") as sink:
             try:
                 self._child = subprocess.Popen(
-                    list(argv),
+                    _tethered(argv),
                     cwd=cwd,
                     env={**engine_environment(self._home), **env},
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=sink,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent(),
                 )
             except OSError as error:
                 shutil.rmtree(self._home, ignore_errors=True)
@@ -122,9 +119,12 @@ class EngineProcess:
         )
 
     def kill(self) -> None:
-        """SIGTERM to the group's processes, SIGKILL to those that stay."""
+        """SIGTERM to the group's processes, SIGKILL to those that stay. Does nothing the second time."""
         import psutil
 
+        if self._killed:
+            return
+        self._killed = True
         try:
             leader = psutil.Process(self._child.pid)
             tree = [leader, *leader.children(recursive=True)]
@@ -137,6 +137,8 @@ class EngineProcess:
         for process in stubborn:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        with suppress(ProcessLookupError, PermissionError):  # children of a leader that was dead already
+            os.killpg(self._child.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=5)
         shutil.rmtree(self._home, ignore_errors=True)
