@@ -41,7 +41,8 @@ def by_request(body: PairRunBody) -> Outputs:
     Raises:
         InputUnusable: an output is missing, double or unasked, or the prompts differ or are empty.
     """
-    found: Outputs = {name: {arm: {} for arm in ARMS} for name in body.requests.ids}
+    asked = (*body.requests.ids, *(prompt.id for prompt in body.fresh))
+    found: Outputs = {name: {arm: {} for arm in ARMS} for name in asked}
     for output in body.outputs:
         arms, digest = found.get(output.request_id), output_digest(output.output_ids)
         if arms is None or digest in arms[output.arm]:
@@ -80,6 +81,6 @@ def unforced_samples(body: PairRunBody) -> dict[Arm, int]:
     """Timed outputs of each arm that the pair-run has no tokens of (only their digest): they cannot be forced."""
     known = {name: {d for arm in ARMS for d in arms[arm]} for name, arms in by_request(body).items()}
     count: dict[Arm, int] = defaultdict(int, dict.fromkeys(ARMS, 0))
-    for sample in body.samples:
+    for sample in (*body.samples, *body.fresh_samples):
         count[sample.arm] += sample.output_sha256 not in known.get(sample.request_id, ())
     return dict(count)

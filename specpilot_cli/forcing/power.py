@@ -7,6 +7,7 @@ critical count uses the measured design effect of the mismatches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ def _first(holds: Callable[[int], bool], limit: int) -> float:
     """Smallest count from 0 to `limit` for which a monotone condition holds; infinity if none."""
     low, high = 0, limit
     if not holds(high):
-        return float("inf")
+        return math.inf
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -60,6 +61,8 @@ def critical(mismatches: PairedCounts, events: PairedCounts, design_effect: floa
     from scipy import stats
 
     n1, n2 = float(mismatches.candidate_tokens.sum()), float(mismatches.stock_tokens.sum())
+    if n1 < 1 or n2 < 1:  # nothing was forced, nothing can be caught
+        return Critical(n1, 0.0, 0.0, math.inf, math.inf)
     x2, e2 = float(mismatches.stock.sum()), int(events.stock.sum())
     z = float(stats.norm.ppf(thresholds.confidence))
     t = float(stats.t.ppf(thresholds.confidence, max(mismatches.requests - 1, 1)))

@@ -33,7 +33,7 @@ def _percent(rate: float) -> str:
 def _rejections(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule) -> list[str]:
     found = []
     if sides["candidate"].ended_early:
-        found.append(f"{sides['candidate'].ended_early} outputs stop where neither stock nor the scorer stops")
+        found.append(f"outputs that stop where neither stock nor the scorer stops: {sides['candidate'].ended_early}")
     if rate.outcome == "reject":
         found.append(
             f"mismatch rate {_percent(rate.difference)} above stock's, at least {_percent(rate.low)} "
@@ -50,7 +50,7 @@ def _rejections(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule) 
 def _undecided(sides: dict[Arm, ForcedSide], rate: RateRule, event: EventRule) -> list[str]:
     found = []
     if sides["candidate"].unforced_samples:
-        found.append(f"{sides['candidate'].unforced_samples} timed outputs are known by their digest only")
+        found.append(f"timed outputs known by their digest only: {sides['candidate'].unforced_samples}")
     if rate.outcome != "pass":
         found.append(f"the rate difference may be {_percent(rate.high)} (limit {_percent(rate.limit)})")
     if event.outcome != "pass":

@@ -69,6 +69,16 @@ def test_verdict_and_exit_code(cli: Cli, stock: Path, rule: str, rc: int, word: 
         assert body.sides["candidate"].rate > 0.03
 
 
+def test_the_stated_smallest_bias_is_rejected(cli: Cli, stock: Path) -> None:
+    """The power that a clean run states, put to the test."""
+    _pair(cli.cwd, stock, "argmax")
+    cli("force-tokens", "pair.json", "--scorer", stock, "-o", "clean.json").expect(0)
+    smallest = load(str(cli.cwd / "clean.json"), "forcing").artifact.body.power.bias_every_k
+    for k in ("7", "16"):
+        _pair(cli.cwd, stock, f"bias:{k}:{smallest[k]}")
+        cli("force-tokens", "pair.json", "--scorer", stock, "-o", f"biased-{k}.json").expect(1)
+
+
 def test_artifact_on_stdout_from_stdin(cli: Cli, stock: Path) -> None:
     pair = _pair(cli.cwd, stock, "argmax").read_bytes()
     result = cli("force-tokens", "-", "--scorer", stock, "-o", "-", stdin=pair).expect(0)
@@ -109,6 +119,13 @@ def test_phase_zero_then_force_with_its_delta(cli: Cli, stock: Path) -> None:
     forced = load(str(cli.cwd / "f.json"), "forcing").artifact
     assert forced.body.delta_nats == body.delta_nats
     assert [source.name for source in forced.inputs] == ["pair.json", "thresholds.toml", "phase0.json"]
+
+
+def test_engine_failure_is_infra(cli: Cli, tmp_path: Path) -> None:
+    stock = stock_worktree(tmp_path / "failing", error_after=2)
+    _pair(cli.cwd, stock, "argmax")
+    result = cli("force-tokens", "--phase0", "pair.json", "--scorer", stock, "-o", "phase0.json").expect(5, "")
+    assert "INFRA: POST /generate answered 500" in result.err and not (cli.cwd / "phase0.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,14 @@ def test_few_tokens_are_underpowered_and_say_how_many_more() -> None:
     assert "more output tokens a side needed" in body.reason
 
 
+def test_nothing_to_force_is_never_a_pass() -> None:
+    for pair in (pair_body({}), pair_body({"r0": [], "r1": []}), pair_body({"r0": [1] * 5000})):
+        body = _force(pair)
+        assert body.verdict is Verdict.UNDERPOWERED and body.power is not None
+        assert body.sides["stock"].requests == len(pair.requests.ids)
+    assert body.power.affected_request_share == pytest.approx(0.9)
+
+
 def test_output_that_ends_early_is_lossy() -> None:
     short = {name: tokens[:50] if name == "r3" else tokens for name, tokens in _clean().items()}
     body = _force(pair_body(short, _clean()))
