@@ -25,7 +25,7 @@ struct Problem {
   int m, n, k, steps, record_tiles, tiles, ahead, hard;
 };
 
-enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3, kTrace = 4 };
+enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3, kTrace = 4, kNoPatch = 5 };
 
 // ROWS: rows of the tile. RECORDS: 128-channel records side by side, two warpgroups each.
 // CLUSTER: blocks that share the activations by multicast. FIT: blocks that must fit on a multiprocessor (shared memory,
@@ -297,19 +297,20 @@ __device__ __forceinline__ void release(uint32_t barrier, uint32_t lane) {
   }
 }
 
-// Puts the patches that `mine` marks (bit i: word of lane i) into the fragment of k16 step `step16`.
-__device__ __forceinline__ void apply_patches(uint32_t mine, uint32_t word, uint32_t lane, uint32_t step16,
-                                              uint32_t (&a)[4]) {
+// Puts the patches that `mine` marks (bit i: word of lane i) into the fragments of the four k16 steps. No lane leaves the
+// common path: a divergent warp here doubled the time of the whole kernel.
+__device__ __forceinline__ void apply_patches(uint32_t mine, uint32_t word, uint32_t lane, uint32_t (&a)[4][4]) {
+#pragma unroll 1
   for (; mine; mine &= mine - 1) {
     const uint32_t patch = __shfl_sync(0xFFFFFFFF, word, __ffs(mine) - 1);
-    if ((patch & 31) != lane || (patch >> 8 & 3) != step16) continue;
+    const uint32_t at = (patch & 31) == lane ? patch >> 8 & 15 : 16;  // k16 step in bits 0..1, register in bits 2..3
+    const uint32_t select = patch >> 12 & 1 ? 0x7610 : 0x3276;
 #pragma unroll
-    for (uint32_t j = 0; j < 4; ++j) {
-      if ((patch >> 10 & 3) != j) continue;
-      a[j] = patch >> 12 & 1 ? __byte_perm(a[j], patch, 0x7610) : __byte_perm(a[j], patch, 0x3276);
+    for (uint32_t i = 0; i < 16; ++i) {
+      const uint32_t patched = __byte_perm(a[i & 3][i >> 2], patch, select);
+      a[i & 3][i >> 2] = at == i ? patched : a[i & 3][i >> 2];
     }
   }
-  __syncwarp();
 }
 
 template <class C>
@@ -354,21 +355,24 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
         wgmma_wait_all();
         release<C>(empty + 8 * held, warp_lane);
       }
+      if constexpr (C::ABLATE != kStreamOnly) {
+        uint32_t a[4][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (C::ABLATE == kStreamOnly) continue;
-        uint32_t a[4];
-        if constexpr (C::ABLATE == kNoDecode) {
-          a[0] = view[2 * i], a[1] = view[2 * i + 1], a[2] = rest[i], a[3] = view[2 * i] ^ rest[i];
-        } else {
-          decode(view[2 * i], view[2 * i + 1], rest[i], exponent, a);
-          if (mine) apply_patches(mine, patch, warp_lane, i, a);
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (C::ABLATE == kNoDecode) {
+            a[i][0] = view[2 * i], a[i][1] = view[2 * i + 1], a[i][2] = rest[i], a[i][3] = view[2 * i] ^ rest[i];
+          } else {
+            decode(view[2 * i], view[2 * i + 1], rest[i], exponent, a[i]);
+          }
         }
+        if (C::ABLATE != kNoPatch && mine) apply_patches(mine, patch, warp_lane, a);
         if constexpr (C::ABLATE == kNoMma) {
-          acc[0] += __uint_as_float(a[0] ^ a[1] ^ a[2] ^ a[3]);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) acc[0] += __uint_as_float(a[i][0] ^ a[i][1] ^ a[i][2] ^ a[i][3]);
         } else {
           wgmma_fence();
-          Wgmma<C::ROWS>::mma(acc, a, rows + 2 * i);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) Wgmma<C::ROWS>::mma(acc, a[i], rows + 2 * i);
         }
       }
       wgmma_commit();

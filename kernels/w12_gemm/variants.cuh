@@ -23,11 +23,13 @@ static const Entry kEntries[] = {
     ENTRY("wide4_no_decode", 8, 2, 1, 1, 1, 4, kNoDecode),
     ENTRY("wide4_no_mma", 8, 2, 1, 1, 1, 4, kNoMma),
     ENTRY("wide4_stream_only", 8, 2, 1, 1, 1, 4, kStreamOnly),
+    ENTRY("wide4_no_patch", 8, 2, 1, 1, 1, 4, kNoPatch),
     ENTRY("wide4_trace", 8, 2, 1, 1, 1, 4, kTrace),
     ENTRY("slim5_trace", 8, 1, 1, 2, 1, 5, kTrace),
     ENTRY("wide4_no_decode", 32, 2, 1, 1, 1, 4, kNoDecode),
     ENTRY("wide4_no_mma", 32, 2, 1, 1, 1, 4, kNoMma),
     ENTRY("wide4_stream_only", 32, 2, 1, 1, 1, 4, kStreamOnly),
+    ENTRY("wide4_no_patch", 32, 2, 1, 1, 1, 4, kNoPatch),
     ENTRY("wide4_trace", 32, 2, 1, 1, 1, 4, kTrace),
     ENTRY("slim5_trace", 32, 1, 1, 2, 1, 5, kTrace),
 #endif
