@@ -45,7 +45,7 @@ def build(corpus: Corpus, tokenizer: Tokenizer, count: int, max_new_tokens: int,
     files = corpus.part(held_out=True)
     draw = random.Random(seed)
     draw.shuffle(files)
-    requests = []
+    requests: list[dict[str, Any]] = []
     for path, text in files:
         window = prompt_in(tokenizer.encode(text).ids, tokenizer, draw)
         if window is not None:

@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pack", type=Path, help="only write this interpreter's library to an archive")
     parser.add_argument("--smoke", action="store_true", help="a few steps of every stage")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="recipe numbers to change")
-    parser.add_argument("--prompts", type=int, default=64, help="held-out prompts to evaluate and to write")
+    parser.add_argument("--prompts", type=int, default=96, help="held-out prompts to evaluate and to write")
     return parser.parse_args()
 
 
@@ -90,9 +90,30 @@ def write_checkpoint(out: Path, model: Model, drafters: dict[str, Drafter], toke
     save_file(stored(model), out / "target.safetensors")
     for name, drafter in drafters.items():
         save_file(stored(drafter), out / f"drafter_{name.lower()}.safetensors")
+    for path in out.glob("*.safetensors"):
+        path.chmod(0o644)
 
 
-def write_manifest(recipe: Recipe, corpus: Corpus, out: Path, device: str, seconds: dict[str, float]) -> None:
+class Laps:
+    """Seconds and device of every stage, kept with the work so that resumed runs add up."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        self.path, self.mark = folder / "stages.json", time.perf_counter()
+        self.device = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        self.stages: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def lap(self, stage: str) -> None:
+        """End a stage; one that had nothing left to do keeps the record of the run that did it."""
+        seconds, self.mark = time.perf_counter() - self.mark, time.perf_counter()
+        known = self.stages.get(stage)
+        if known is None or seconds > 5:
+            total = seconds + (known["seconds"] if known else 0.0)
+            self.stages[stage] = {"device": self.device, "seconds": round(total, 1)}
+            self.path.write_text(json.dumps(self.stages, indent=1) + "\n")
+        print(f"-- {stage}: {seconds:.1f} s", flush=True)
+
+
+def write_manifest(recipe: Recipe, corpus: Corpus, out: Path, stages: dict[str, dict[str, Any]]) -> None:
     """What the files are and where they come from."""
     files = sorted(p for p in out.iterdir() if p.suffix in (".json", ".safetensors") and p.name != "manifest.json")
     manifest: dict[str, Any] = {
@@ -103,8 +124,7 @@ def write_manifest(recipe: Recipe, corpus: Corpus, out: Path, device: str, secon
                  "sha256": corpus.digest},
         "recipe": dataclasses.asdict(recipe),
         "torch": torch.__version__,
-        "device": device,
-        "seconds": {k: round(v, 1) for k, v in seconds.items()},
+        "stages": stages,
         "date": datetime.now(timezone.utc).date().isoformat(),
     }  # fmt: skip
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
@@ -131,45 +151,38 @@ def main() -> int:
     if options.pack:
         pack(options.pack)
         return 0
-    recipe, seconds = recipe_of(options), dict[str, float]()
+    recipe = recipe_of(options)
     for folder in (options.work, options.out):
         folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     torch.set_float32_matmul_precision("high")
-    mark = time.perf_counter()
-
-    def lap(stage: str) -> None:
-        nonlocal mark
-        seconds[stage], mark = time.perf_counter() - mark, time.perf_counter()
-        print(f"-- {stage}: {seconds[stage]:.1f} s", flush=True)
-
+    laps = Laps(options.work, options.device)
     corpus = from_archive(options.text) if options.text else from_interpreter()
     saved = options.work / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(saved)) if saved.exists() else train_tokenizer(corpus, recipe.vocabulary)
     tokenizer.save(str(saved))
     stream = tokens_of(corpus, tokenizer)
     print(f"{len(corpus.files)} files, {len(stream)} training tokens, text sha256 {corpus.digest}", flush=True)
-    lap("tokenizer")
+    laps.lap("tokenizer")
     model = Model(recipe.model(), recipe.drafter(ALGORITHMS[0]).target_layer_ids)
     start_small(model)
     model.to(options.device)
     train_target(recipe, model, stream, options.work)
     model.load_state_dict({k: v.to(torch.float32) for k, v in stored(model).items()})  # what ships is what drafts
     model.requires_grad_(False)
-    lap("target")
+    laps.lap("target")
     ids = continuations(recipe, model, stream, options.work, 192 if options.device == "cpu" else 2048)
-    lap("continuations")
+    laps.lap("continuations")
     drafters = {name: Drafter(recipe.drafter(name), model.config).to(options.device) for name in ALGORITHMS}
     train_drafters(recipe, model, drafters, ids, options.work)
-    lap("drafters")
+    laps.lap("drafters")
     write_checkpoint(options.out, model, drafters, tokenizer)
-    device = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    write_manifest(recipe, corpus, options.out, device, seconds)
+    write_manifest(recipe, corpus, options.out, laps.stages)
     requests = build(corpus, tokenizer, options.prompts, 96, recipe.seed)
     (options.out / "requests.jsonl").write_text("".join(json.dumps(r) + "\n" for r in requests))
     torch.set_num_threads(1)
     report(recipe, options.out, requests)
-    lap("evaluation")
+    laps.lap("evaluation")
     return 0
 
 

@@ -109,7 +109,7 @@ def continuations(recipe: Recipe, model: Model, stream: Tensor, folder: Path, ba
     )
     prompts = stream[starts + torch.arange(recipe.prompt_tokens)]
     decoder, rows = Decoder(model), []
-    for part in prompts.split(batch):
+    for part in torch.split(prompts, batch):
         requests = [Request(p, recipe.new_tokens, ignore_eos=True) for p in part.tolist()]
         rows += [r.prompt + r.output for r in decoder.generate(requests).requests]
         print(f"continuations {len(rows)}/{recipe.continuations}", flush=True)
@@ -155,7 +155,7 @@ def features_of(model: Model, ids: Tensor, batch: int) -> Tensor:
     """The target's features of every continuation, [count, T, F] in bfloat16 on the CPU (about 1 GB)."""
     parts = []
     with torch.no_grad():
-        for part in ids.split(batch):
+        for part in torch.split(ids, batch):
             out = model(part.to(model.embed.device), model.new_cache(len(part), 0))
             parts.append(out.features.to("cpu", torch.bfloat16))
     return torch.cat(parts)

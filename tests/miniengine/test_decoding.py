@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from miniengine.cache import Cache, KVSlots
 from miniengine.decode import Decoder, Request
 from miniengine.drafter import Drafter
 from miniengine.lattice import Lattice
@@ -24,20 +25,16 @@ def run(decoder: Decoder, prompts: list[list[int]], limit: int, **options: Any) 
 class OracleDecoder(Decoder):
     """Proposes the known text with a planted error after `correct` drafts: every acceptance length on demand."""
 
-    def __init__(self, model: Model, drafter: Drafter, texts: list[list[int]], correct: int) -> None:
+    def __init__(self, model: Model, drafter: Drafter, text: list[int], correct: int) -> None:
         super().__init__(model, drafter, 8)
-        self.texts, self.correct = texts, correct
+        self.text, self.correct = text, correct
 
-    def draft(self, *arguments: Any) -> Lattice:
-        lattice = super().draft(*arguments)
-        cache = arguments[0]
-        for b, length in enumerate(cache.lengths.tolist()):
-            text = next(t for t in self.texts if t[: length + 1][-1] == int(arguments[2][b]) or len(self.texts) == 1)
-            following = text[length + 1 : length + 9]
-            for e in range(8):
-                token = following[e] if e < len(following) else 0
-                lattice.ids[b, e, 0] = token if e < self.correct else (token + 1) % 61
-            lattice.transitions[b] = torch.tensor([0.0] + [-9.0] * (lattice.ids.shape[2] - 1))
+    def draft(self, cache: Cache, context: KVSlots, anchor: torch.Tensor) -> Lattice:
+        lattice = super().draft(cache, context, anchor)
+        following = [*self.text[cache.longest + 1 :], *[0] * 8][:8]
+        for position, token in enumerate(following):
+            lattice.ids[0, position, 0] = token if position < self.correct else (token + 1) % 61
+        lattice.transitions[0] = torch.tensor([0.0] + [-9.0] * (lattice.ids.shape[2] - 1))
         return lattice
 
 
@@ -62,7 +59,7 @@ def test_every_acceptance_length_commits_the_right_state(engine: Engine, correct
     model, drafter = engine
     prompt = [3, 14, 15, 9, 26]
     text = prompt + run(Decoder(model), [prompt], 60)[0].output
-    request = run(OracleDecoder(model, drafter, [text], correct), [prompt], 40)[0]
+    request = run(OracleDecoder(model, drafter, text, correct), [prompt], 40)[0]
     assert request.output == text[5:45]
     assert set(request.accept_lengths[:-1]) == {correct + 1}
 
@@ -116,7 +113,7 @@ def test_output_is_cut_exactly_and_counters_stop_at_the_cut(engine: Engine, limi
     model, drafter = engine
     prompt = [3, 14, 15]
     text = prompt + run(Decoder(model), [prompt], 60)[0].output
-    request = run(OracleDecoder(model, drafter, [text], 8), [prompt], limit)[0]
+    request = run(OracleDecoder(model, drafter, text, 8), [prompt], limit)[0]
     assert request.output == text[3 : 3 + limit]
     assert request.finish == "length"
     assert 1 + sum(request.accept_lengths) == limit
@@ -128,7 +125,7 @@ def test_eos_ends_a_sequence_and_what_follows_is_not_counted(engine: Engine) -> 
     output = run(Decoder(model), [prompt], 60)[0].output
     place = next(i for i in range(3, 60) if output[i] not in output[:i])
     object.__setattr__(model.config, "eos_token_id", output[place])
-    for decoder in (Decoder(model), OracleDecoder(model, drafter, [prompt + output], 8)):
+    for decoder in (Decoder(model), OracleDecoder(model, drafter, prompt + output, 8)):
         request = decoder.generate([Request(prompt, 60)]).requests[0]
         assert request.output == output[: place + 1]
         assert request.finish == "stop"
@@ -229,3 +226,18 @@ def test_greedy_chain_follows_the_taken_parent() -> None:
 def test_acceptance_stops_at_the_first_difference() -> None:
     proposal = Proposal(torch.tensor([[1, 5, 7, 8], [1, 5, 7, 8], [1, 5, 7, 8]]), [[-1, 0, 1, 2]] * 3)
     assert accept_chain(proposal, [[5, 7, 8, 3], [5, 0, 8, 3], [0, 7, 8, 3]]) == [3, 1, 0]
+
+
+def test_bfloat16_weights_decode_and_the_float32_head_is_real(engine: Engine) -> None:
+    model, drafter = engine
+    model.bfloat16()
+    drafter.bfloat16()
+    cache = model.new_cache(1, 16)
+    assert cache.state.dtype == torch.float32, "the recurrence keeps float32 states under bfloat16 weights"
+    assert len(run(Decoder(model, drafter, 8), [[3, 14, 15]], 12)[0].output) == 12
+    with torch.inference_mode():
+        hidden = model(torch.tensor([[3, 14, 15]]), cache).hidden
+        assert model.logits(hidden).dtype == torch.bfloat16
+        model.fp32_lm_head = True
+        assert model.logits(hidden).dtype == torch.float32
+        assert not torch.equal(model.logits(hidden), model.logits(hidden).bfloat16().float())

