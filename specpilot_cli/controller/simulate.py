@@ -5,9 +5,11 @@ A simulated pair-run walks the real schedule with a clock of its own, makes samp
 
     log wall = base(request) - [candidate] (log G + effect(request)) + drift(clock) + start(server) + noise
 
-so that the truth is G. Coverage is the share of 95 % intervals that contain G; a false promotion is PROMOTED at G = 1
-with the noise of a stock-against-stock run simulated the same way. The unpaired comparison (all of A, then all of B,
-Welch's interval) and the sequential one (the same, compared request by request) show what drift does.
+so that the truth is G. With `--recorded ARTIFACT` (a pair-run), base and noise are those that stock had there: its mean
+log time of every request, and its deviations from them, drawn with replacement. Coverage is the share of 95 % intervals
+that contain G; a false promotion is PROMOTED at G = 1 with the noise of a stock-against-stock run simulated the same
+way. The unpaired comparison (all of A, then all of B, Welch's interval) and the sequential one (the same, compared
+request by request) show what drift does.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from specpilot_cli.artifacts.io import load
 from specpilot_cli.artifacts.pair_run import Design, Estimate, Sample
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.controller.design import parse_order
@@ -56,6 +59,18 @@ class Scenario:
     """Spread per request of a random walk of log time."""
     start: float = 0.0
     """Spread between server starts."""
+    recording: Recording | None = None
+    """Replaces base and noise."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Timings of a real run."""
+
+    base: tuple[float, ...]
+    """Mean log seconds of each request."""
+    deviations: tuple[float, ...]
+    """Of every log time from its request's mean, scaled up for the mean that they are taken from."""
 
 
 SCENARIOS = (
@@ -115,7 +130,9 @@ class _Machine:
     def __init__(self, scenario: Scenario, steps: Sequence[Step], log_gain: float, rng: np.random.Generator) -> None:
         self.scenario, self.rng, self.count, self.walk = scenario, rng, len(steps), 0.0
         ids = sorted({r.id for step in steps for r in step.requests})
-        self.base = dict(zip(ids, rng.normal(math.log(0.2), 0.25, len(ids)), strict=True))
+        invented = rng.normal(math.log(0.2), 0.25, len(ids))
+        base = rng.choice(scenario.recording.base, len(ids)) if scenario.recording else invented
+        self.base = dict(zip(ids, base, strict=True))
         drawn = rng.normal(0, 1, len(ids)) if scenario.effect_shape == "normal" else rng.gamma(1.0, 1.0, len(ids)) - 1
         self.gain = dict(zip(ids, log_gain + scenario.effect * drawn, strict=True))
         self.starts: dict[object, float] = {}
@@ -124,14 +141,20 @@ class _Machine:
         server = (step.repeat, step.block) if self.scenario.placement == "restart" else step.arm
         return self.starts.setdefault(server, float(self.rng.normal(0, self.scenario.start)))
 
+    def _shock(self) -> float:
+        plan = self.scenario
+        if plan.recording:
+            return float(self.rng.choice(plan.recording.deviations))
+        shock = self.rng.standard_t(3) / math.sqrt(3) if plan.tails == "t3" else self.rng.normal()
+        return float(plan.noise * shock)
+
     def log_wall(self, at: int, step: Step) -> float:
         """Log time of the step at place `at` of the run."""
         plan, request = self.scenario, step.requests[0].id
-        shock = self.rng.standard_t(3) / math.sqrt(3) if plan.tails == "t3" else self.rng.normal()
         self.walk += float(self.rng.normal(0, plan.wander))
         gain = self.gain[request] if step.arm == "candidate" else 0.0
         time = self.base[request] - gain + plan.drift * at / self.count + self.walk + self._start(step)
-        return float(time + plan.noise * shock)
+        return float(time + self._shock())
 
 
 def _samples(steps: Sequence[Step], machine: _Machine) -> list[Sample]:
@@ -160,6 +183,31 @@ def _samples(steps: Sequence[Step], machine: _Machine) -> list[Sample]:
         )
         clock += wall
     return found
+
+
+def recording_of(samples: Sequence[Sample]) -> Recording:
+    """Base and noise of stock's samples. Seconds per token, so that outputs of any length compare."""
+    logs: dict[str, list[float]] = {}
+    for sample in samples:
+        if sample.arm == "stock" and sample.completion_tokens:
+            logs.setdefault(sample.request_id, []).append(math.log(TOKENS * sample.wall_s / sample.completion_tokens))
+    repeated = {name: times for name, times in logs.items() if len(times) > 1}
+    base = {name: sum(times) / len(times) for name, times in repeated.items()}
+    deviations = [
+        (time - base[name]) * math.sqrt(len(times) / (len(times) - 1))
+        for name, times in repeated.items()
+        for time in times
+    ]
+    return Recording(tuple(base.values()), tuple(deviations))
+
+
+def recorded_scenarios(artifact: str) -> tuple[Scenario, ...]:
+    """The timings of a pair-run artifact, replayed as they are and under drift."""
+    recording = recording_of(load(artifact, "pair-run", allow_incomplete=True).artifact.body.samples)
+    return (
+        Scenario("recorded timings", recording=recording),
+        Scenario("recorded timings, 48, drift 30 %", requests=48, drift=0.30, recording=recording),
+    )
 
 
 def design_of(scenario: Scenario, seed: int) -> Design:
@@ -234,11 +282,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print the table on stdout."""
     parser = argparse.ArgumentParser(description="Error rates of the paired-run gate, by simulation.")
     parser.add_argument("--runs", type=int, default=1000)
-    runs = parser.parse_args(argv).runs
+    parser.add_argument("--recorded", metavar="ARTIFACT", help="a pair-run whose timings are replayed too")
+    options = parser.parse_args(argv)
+    runs, recorded = options.runs, recorded_scenarios(options.recorded) if options.recorded else ()
     print(f"{runs} pair-runs a row, true gain 1.08, order ABBA; error of a share near 95 %: about 0.7 points at 1,000")
     names = ("covers", "too high", "too low", "width", "promoted at 1", "unpaired", "A then B")
     print(f"{'scenario':34}{'requests':>9}{'pairs':>6}" + "".join(f"{name:>15}" for name in names), flush=True)
-    for s in SCENARIOS:
+    for s in (*SCENARIOS, *recorded):
         r = rates(s, runs)
         shares = (r.coverage, r.below, r.above, r.width, r.false_promotions, r.unpaired_coverage, r.sequential_coverage)
         print(f"{s.name:34}{s.requests:>9}{2 * s.repeats:>6}" + "".join(f"{v:>15.1%}" for v in shares), flush=True)
