@@ -29,6 +29,8 @@ class Design(Record):
     """Unrecorded requests after each server start, with prompts that are not measured."""
     cooldown_s: NonNegative
     """Pause before each block."""
+    fresh_prompts: Count = 0
+    """Prompts that the controller makes for this run alone (`controller.fresh`); not part of the gain."""
     seed: Count
     """Of the order of the batches and of the bootstrap."""
 
@@ -55,10 +57,21 @@ class Sample(Record):
     """Over the output's ids in decimal, separated by commas."""
     foreign_cpu: NonNegative | None
     """CPUs that other processes than this arm's server and the controller used meanwhile; None: not observable."""
+    own_cpu: NonNegative | None = None
+    """CPUs that this arm's server and the controller used meanwhile; None: not observable."""
     wait_share: NonNegative | None
     """Time the server's threads waited for a CPU / wall time (can exceed 1 with threads); None: not observable."""
     contaminated: bool
     """Another process took time from this request (`controller.contention`)."""
+
+
+class FreshPrompt(Record):
+    """A prompt that stands in no file."""
+
+    id: str
+    """`fresh:` and a number; its samples and outputs carry it as their request id."""
+    input_ids: tuple[TokenId, ...]
+    max_new_tokens: Annotated[int, Field(ge=1)]
 
 
 class Output(Record):
@@ -114,6 +127,9 @@ class PairRunBody(Record):
     differences: tuple[str, ...] = ()
     """Keys that do differ, each as `key: stock -> candidate`, those under `vary` included."""
     samples: tuple[Sample, ...] = ()
+    fresh: tuple[FreshPrompt, ...] = ()
+    fresh_samples: tuple[Sample, ...] = ()
+    """Timed like the others, and compared with them, never added to them."""
     outputs: tuple[Output, ...] = ()
     summary: dict[Arm, ArmSummary] = Field(default_factory=dict)
     gain: Estimate | None = None

@@ -12,13 +12,14 @@ from specpilot_cli.artifacts.io import Loaded, Writer, load
 from specpilot_cli.artifacts.pair_run import Arm, Design, PairRunArtifact, PairRunBody
 from specpilot_cli.controller import contention, gpu, inputs
 from specpilot_cli.controller.compare import boot_id
+from specpilot_cli.controller.fresh import fresh_prompts
 from specpilot_cli.controller.measure import Instruments
 from specpilot_cli.controller.progress import progress
 from specpilot_cli.controller.run import PairRun
-from specpilot_cli.controller.sides import Side
-from specpilot_cli.core.digest import harness_sha256, sha256_folder
+from specpilot_cli.controller.sides import Side, edited
+from specpilot_cli.core.digest import harness_sha256
 from specpilot_cli.core.errors import InputUnusable, UsageFault
-from specpilot_cli.core.paths import PACKAGE, cache_dir
+from specpilot_cli.core.paths import cache_dir
 from specpilot_cli.deployment import Deployment, RequestSet, load_deployment, load_requests
 from specpilot_cli.engine.base import Server
 from specpilot_cli.engine.flags import autoregressive
@@ -71,6 +72,7 @@ def _start(
         candidate_args=asked.candidate_args,
         boot=boot_id(),
         noise_source=noise_source,
+        fresh=fresh_prompts(requests.requests, asked.design.fresh_prompts) if asked.purpose == "gain" else (),
     )
 
 
@@ -95,8 +97,8 @@ def _resumed(
     there = old.artifact.body
     inputs.check_resume(old.artifact, body, requests, harness_sha256())
     inputs.check_machine(old.artifact, environment)
-    kept = {name: getattr(there, name) for name in ("samples", "outputs", "problems", "stock", "candidate")}
-    return body.model_copy(update=kept), old
+    kept = ("samples", "fresh", "fresh_samples", "outputs", "problems", "stock", "candidate")
+    return body.model_copy(update={name: getattr(there, name) for name in kept}), old
 
 
 def carry_out(asked: Asked) -> tuple[PairRunBody, Writer]:
@@ -142,19 +144,9 @@ def _measure(
 
     with progress("pair-run") as tell:
         run = PairRun(artifact.body, requests.requests, launch, save=save, progress=tell, instruments=instruments)
-        body, complete = run.run(lambda: _changed(artifact, sides))
+        body, complete = run.run(lambda: edited(sides, artifact.tool.tree))
     caveats = artifact.caveats
     if contention.unobservable(body.samples):
         caveats = (*caveats, "contention could not be observed on this machine")
     writer.finish(artifact.model_copy(update={"body": body, "complete": complete, "caveats": caveats}))
     return body
-
-
-def _changed(artifact: PairRunArtifact, sides: dict[Arm, Side]) -> list[str]:
-    """What was edited while it was measured."""
-    from specpilot_cli.worktrees.git import tree_id
-
-    found = [
-        f"{arm}'s worktree was edited meanwhile" for arm, side in sides.items() if tree_id(side.worktree) != side.tree
-    ]
-    return found + ([] if sha256_folder(PACKAGE) == artifact.tool.tree else ["the harness was edited meanwhile"])

@@ -105,6 +105,7 @@ def _check_roles(candidate: str | None, noise: bool, ar: bool, noise_from: str |
 def _design(order: str, repeats: int | None, placement: str, concurrency: list[int] | None, seed: int) -> Design:
     from specpilot_cli.artifacts.pair_run import Design
     from specpilot_cli.controller.design import parse_order
+    from specpilot_cli.controller.fresh import PROMPTS
 
     if placement not in ("resident", "restart"):
         raise UsageFault(f"There is no placement '{placement}'.", "", "Known: resident, restart.")
@@ -116,6 +117,7 @@ def _design(order: str, repeats: int | None, placement: str, concurrency: list[i
         concurrencies=tuple(dict.fromkeys(concurrency or [1])),
         warmup_requests=2,
         cooldown_s=2.0 if restart else 0.0,
+        fresh_prompts=PROMPTS,
         seed=seed,
     )
 

@@ -37,6 +37,9 @@ FOREIGN_DIFFERENCE = 0.05
 any server that leaves a CPU free, and small against the interval otherwise."""
 WAIT_DIFFERENCE = 0.01
 """Waiting shares may differ by this much: a request that waits 1 % of its time is 1 % slower."""
+OWN_DIFFERENCE = 0.1
+"""CPUs that the arms may use differently where the CPU is the device: a second thread uses up to 1 more, and a server
+that was stopped from outside less. CPU time comes in ticks of 10 ms, HTTP and parsing cost both arms alike."""
 SIGNIFICANCE = 0.005
 """Level of the paired t-test that must confirm a difference."""
 
@@ -58,6 +61,7 @@ class Load:
 
     foreign_cpu: float | None
     wait_share: float | None
+    own_cpu: float | None = None
 
     @property
     def contaminated(self) -> bool:
@@ -141,6 +145,7 @@ def load_between(before: Reading, after: Reading, wall_s: float) -> Load:
     over; waiting is put in relation to the request's own time. Threads that came or went meanwhile count from zero.
     """
     window = max(after.at_s - before.at_s, wall_s)
+    own = max(0.0, after.own_s - before.own_s) / window
     foreign = None
     if before.busy_s is not None and after.busy_s is not None:
         foreign = max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / window
@@ -148,7 +153,7 @@ def load_between(before: Reading, after: Reading, wall_s: float) -> Load:
     if before.waited_s is not None and after.waited_s is not None:
         gained = [max(0.0, now - before.waited_s.get(task, 0.0)) for task, now in after.waited_s.items()]
         waited = sum(gained) / wall_s
-    return Load(foreign, waited)
+    return Load(foreign, waited, own)
 
 
 def _differences(samples: Sequence[Sample], field: str) -> list[float]:
@@ -191,6 +196,18 @@ def findings(samples: Sequence[Sample]) -> list[str]:
     if share > SHARE_LIMIT:
         found.append(f"{share:.0%} of the requests ran against other processes for a CPU")
     return found
+
+
+def unequal_means(samples: Sequence[Sample]) -> list[str]:
+    """Whether one arm computed with more CPUs than the other (only for deployments on a CPU).
+
+    A server may use more threads than its configuration says, or hold the other one up: neither changes
+    `/server_info`, and neither is a better engine.
+    """
+    if not one_sided(_differences(samples, "own_cpu"), OWN_DIFFERENCE):
+        return []
+    stock, candidate = _mean(samples, "stock", "own_cpu"), _mean(samples, "candidate", "own_cpu")
+    return [f"stock used {stock:.2f} CPUs while it was timed, the candidate {candidate:.2f}"]
 
 
 def _mean(samples: Sequence[Sample], arm: str, field: str) -> float:

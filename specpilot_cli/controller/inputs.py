@@ -7,6 +7,7 @@ import math
 from specpilot_cli.artifacts.base import Environment
 from specpilot_cli.artifacts.pair_run import Design, PairRunArtifact, PairRunBody
 from specpilot_cli.controller.compare import boot_id
+from specpilot_cli.controller.fresh import as_requests
 from specpilot_cli.controller.schedule import pair_of, schedule
 from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable
 from specpilot_cli.deployment import RequestSet
@@ -80,9 +81,9 @@ def check_resume(old: PairRunArtifact, body: PairRunBody, requests: RequestSet, 
         found.append("harness (SpecPilot's own sources)")
     if found:
         raise InputUnusable("Another run was killed there.", "These differ: " + ", ".join(found) + ".")
-    steps = schedule(there.design, requests.requests)
+    steps = schedule(there.design, (*requests.requests, *as_requests(there.fresh)))
     planned = {(s.pair, s.block, s.arm, r.id) for s in steps for r in s.requests}
-    taken = [(pair_of(s), s.block, s.arm, s.request_id) for s in there.samples]
+    taken = [(pair_of(s), s.block, s.arm, s.request_id) for s in (*there.samples, *there.fresh_samples)]
     if len(set(taken)) != len(taken) or not planned.issuperset(taken):
         raise InputUnusable("The artifact holds samples that its design does not have.")
 

@@ -8,6 +8,7 @@ from typing import Any
 from specpilot_cli.artifacts.pair_run import Arm, ArmSummary, Estimate, PairRunBody, Sample
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.controller import checks, compare, contention
+from specpilot_cli.controller.fresh import fresh_problems
 from specpilot_cli.controller.measure import ARMS, MACHINE
 from specpilot_cli.controller.noise import noise_of
 from specpilot_cli.controller.pairs import Ratios, log_ratios
@@ -46,7 +47,9 @@ def not_comparable(body: PairRunBody, found_by_run: Sequence[str]) -> list[str]:
     found += dict.fromkeys(found_by_run)
     if shortened:
         found.append(f"the candidate ends {len(shortened)} outputs earlier than stock: {', '.join(shortened[:3])}")
-    return found + checks.reuse_problems(body.samples)
+    if body.deployment.gpu == "cpu":
+        found += contention.unequal_means(body.samples)
+    return found + checks.reuse_problems(body.samples) + fresh_problems(body.samples, body.fresh_samples)
 
 
 def judge(body: PairRunBody, thresholds: Thresholds | None = None) -> PairRunBody:

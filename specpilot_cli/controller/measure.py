@@ -116,6 +116,7 @@ def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Loa
         correct_drafts=max(0, answer.correct_drafts),
         output_sha256=output_digest(answer.output_ids),
         foreign_cpu=load.foreign_cpu,
+        own_cpu=load.own_cpu,
         wait_share=load.wait_share,
         contaminated=load.contaminated,
     )

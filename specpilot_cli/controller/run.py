@@ -10,6 +10,7 @@ from specpilot_cli.artifacts.pair_run import Arm, Output, PairRunBody, Sample
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.controller.checks import output_digest
 from specpilot_cli.controller.compare import configuration_problems, differences
+from specpilot_cli.controller.fresh import as_requests
 from specpilot_cli.controller.judge import judge, summaries
 from specpilot_cli.controller.measure import ARMS, MACHINE, Instruments, Measured, measure, warm_up
 from specpilot_cli.controller.schedule import Step, finished_pairs, pair_of, remaining, schedule
@@ -37,12 +38,15 @@ class _State:
         self.problems += measured.problems
 
     def body(self, start: PairRunBody, records: dict[Arm, ServerRecord]) -> PairRunBody:
+        made = {prompt.id for prompt in start.fresh}
+        known = tuple(s for s in self.samples if s.request_id not in made)
         measured = {
-            "samples": tuple(self.samples),
+            "samples": known,
+            "fresh_samples": tuple(s for s in self.samples if s.request_id in made),
             "outputs": tuple(self.outputs),
             "stock": records["stock"],
             "candidate": records["candidate"],
-            "summary": summaries(self.samples),
+            "summary": summaries(known),
             "problems": tuple(self.problems),
             "verdict": None,
             "reason": "",
@@ -78,9 +82,10 @@ class PairRun:
         self.start, self.requests, self.launch = start, tuple(requests), launch
         self.save, self.progress = save, progress
         self.instruments = instruments or Instruments()
-        self.steps = schedule(start.design, self.requests)
-        done = finished_pairs(start.samples, self.steps)
-        kept = [s for s in start.samples if pair_of(s) in done]
+        self.steps = schedule(start.design, (*self.requests, *as_requests(start.fresh)))
+        measured = sorted((*start.samples, *start.fresh_samples), key=lambda s: s.started_s)
+        done = finished_pairs(measured, self.steps)
+        kept = [s for s in measured if pair_of(s) in done]
         timed = {(s.arm, s.request_id, s.output_sha256) for s in kept}
         outputs = [o for o in start.outputs if _identity(o) in timed]
         self.state = _State(kept, outputs, [p for p in start.problems if p.startswith((ARMS, MACHINE))])

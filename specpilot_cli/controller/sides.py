@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,9 @@ from specpilot_cli.artifacts.deployment import ServerRecord
 from specpilot_cli.artifacts.pair_run import Arm
 from specpilot_cli.controller import gpu
 from specpilot_cli.controller.compare import differences
+from specpilot_cli.core.digest import sha256_folder
 from specpilot_cli.core.errors import ExternalFailed
+from specpilot_cli.core.paths import PACKAGE
 from specpilot_cli.engine.base import Server
 
 Launch = Callable[[Arm], Server]
@@ -29,6 +31,16 @@ class Side:
     def record(self) -> ServerRecord:
         """What is known before its server has run."""
         return ServerRecord(tree=self.tree, base_tree=self.base_tree, argv=(), info={})
+
+
+def edited(sides: Mapping[Arm, Side], harness: str) -> list[str]:
+    """What is no longer what it was when the run began: worktrees, and this package (`harness` is its digest then)."""
+    from specpilot_cli.worktrees.git import tree_id
+
+    found = [
+        f"{arm}'s worktree was edited meanwhile" for arm, side in sides.items() if tree_id(side.worktree) != side.tree
+    ]
+    return found + ([] if sha256_folder(PACKAGE) == harness else ["the harness was edited meanwhile"])
 
 
 class GpuBusy(ExternalFailed):

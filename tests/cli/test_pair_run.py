@@ -53,7 +53,9 @@ def test_the_two_commands_of_the_help_page(cli: Cli, stock: Path) -> None:
     found = body(cli.cwd / "pair.json")
     assert done.out == "pair.json\n" and done.rc in (0, 1, 5, 125), done.err
     assert json.loads((cli.cwd / "pair.json").read_text())["complete"] is True
-    assert len(found["samples"]) == 4 * REQUESTS and len(found["outputs"]) == 2 * REQUESTS
+    assert len(found["samples"]) == 4 * REQUESTS
+    assert len(found["fresh_samples"]) == 4 * len(found["fresh"]) == 4 * 8
+    assert len(found["outputs"]) == 2 * (REQUESTS + 8)
     assert found["outputs_changed"] == 0 and found["bar"] in (None, pytest.approx(0.012))
     assert found["stock"]["tree"] != found["candidate"]["tree"]
     assert found["stock"]["base_tree"] == found["candidate"]["base_tree"] == found["stock"]["tree"]

@@ -56,12 +56,12 @@ def test_load_is_busy_time_less_our_own() -> None:
 
 def test_our_own_threads_are_not_foreign() -> None:
     load = load_between(Reading(0.0, 10.0, 4.0, {1: 0.0}), Reading(1.0, 14.0, 8.0, {1: 0.0}), 1.0)
-    assert load == Load(0.0, 0.0) and not load.contaminated
+    assert (load.foreign_cpu, load.wait_share, load.contaminated) == (0.0, 0.0, False)
 
 
 def test_without_counters_nothing_is_claimed() -> None:
     load = load_between(Reading(0.0, None, 0.0, None), Reading(1.0, None, 0.0, None), 1.0)
-    assert load == Load(None, None) and not load.contaminated
+    assert (load.foreign_cpu, load.wait_share, load.contaminated) == (None, None, False)
     assert unobservable(samples(lambda arm, at: None, lambda arm, at: None))
     assert not unobservable(samples(lambda arm, at: None, lambda arm, at: 0.0))
 
