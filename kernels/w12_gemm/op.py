@@ -52,7 +52,7 @@ def find(name: str, m: int) -> Variant | None:
 
 def choose(m: int, n: int, k: int) -> Variant:
     """The variant that measured best for the shape (README, measured facts)."""
-    name = "wide4" if m <= 64 else "tall"
+    name = "wide5" if m <= 128 else "tall"
     variant = find(name, m)
     if variant is None:
         raise ValueError(f"W12 GEMM takes 1 to {MAX_ROWS} rows, got {m}")

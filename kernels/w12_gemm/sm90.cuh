@@ -35,7 +35,9 @@ struct Config {
   static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, CLUSTER = CLUSTER_, FIT = FIT_;
   static constexpr int PER_SM = PER_SM_, ABLATE = ABLATE_;
   static constexpr int kGroups = 2 * RECORDS;  // consumer warpgroups, 64 channels each
-  static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 32;
+  // A 17th warp caps every thread at 96 registers. Where that is too few, a whole producer warpgroup hands its own over.
+  static constexpr bool kTrade = RECORDS == 2 && ROWS >= 48;
+  static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + (kTrade ? 128 : 32);
   static constexpr int kBlocks8 = ROWS / 8;
   static constexpr int kRowBytes = ROWS * kTileK * 2;
   static constexpr int kStageBytes = RECORDS * kRecordBytes + kRowBytes;
@@ -418,9 +420,11 @@ __global__ void __launch_bounds__(C::kThreads, C::FIT)
   }
   trace<C>(1);
   if (threadIdx.x >= C::kConsumers) {
+    if constexpr (C::kTrade) give_registers<24>();
     if (threadIdx.x == C::kConsumers)
       produce<C>(&map, p, base, patches, full, empty, share.begin(worker), share.begin(worker + 1), rank);
   } else {
+    if constexpr (C::kTrade) take_registers<120>();
     consume<C>(p, share, base, patches, full, empty, worker, rank);
   }
   if constexpr (C::CLUSTER > 1) cluster_sync();  // a peer may still write into our slots or arrive at our barriers

@@ -35,7 +35,7 @@ def stamps(variant: op.Variant, x: torch.Tensor, weights: list[Prepared], ahead:
 
 
 def report(name: str, rows: int, shape: str) -> list[dict[str, object]]:
-    """Print microseconds after the first block's start (minimum, median, maximum over blocks); return the raw stamps."""
+    """Print microseconds after the first block's start (least, median, most over blocks); return raw stamps."""
     n, k = SHAPES[shape]
     weights = [prepare(w12.pack(realistic_weight(n, k, "cuda", seed))) for seed in range(3)]
     x = activations(rows, k, "cuda", seed=1)
