@@ -31,7 +31,11 @@ def root(
 
       specpilot memory apply tree --stock wt/stock --worktree wt/tree
 
-      specpilot pair-run wt/stock wt/tree -o pair.json && specpilot force-tokens pair.json -o forced.json
+      specpilot pair-run wt/stock --noise -o noise.json
+
+      specpilot pair-run wt/stock wt/tree --noise-from noise.json -o pair.json
+
+      specpilot force-tokens pair.json --scorer wt/stock -o forced.json
 
     Try `specpilot demo` first: all of it on the embedded engine, in about two minutes on a CPU.
     """

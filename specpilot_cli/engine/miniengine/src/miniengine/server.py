@@ -35,6 +35,7 @@ class Handler(BaseHTTPRequestHandler):
     """JSON in, JSON out; every failure is {"error": {"message": ...}} and the server goes on."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body, sent apart, would wait 40 ms for a delayed acknowledgement
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:
