@@ -97,8 +97,8 @@ def _seal(demo: Demo) -> None:
             "Every token of it against the stock target's own choice.",
             "force-tokens", f"final-{number}.json", "--scorer", "stock", "-o", f"forced-{number}.json",
         )  # fmt: skip
-    evidence = ("final-1.json", "forced-1.json", "final-2.json", "forced-2.json")
-    seen = [part for name in ("profile.json", "noise.json", "pair.json") for part in ("--seen", name)]
+    evidence = ("final-1.json", "final-2.json", "forced-1.json", "forced-2.json", "noise.json")
+    seen = [part for name in ("profile.json", "pair.json") for part in ("--seen", name)]
     demo.run(
         "What passed is sealed: a signed statement over these files.",
         "seal",

@@ -19,6 +19,7 @@ from specpilot_cli.artifacts.profile import (
     RowTime,
     StepTimes,
 )
+from specpilot_cli.artifacts.seal import SealArtifact, SealBody
 
 SHA = "0" * 64
 TREE = "1" * 40
@@ -121,6 +122,22 @@ def apply_artifact() -> ApplyArtifact:
     return ApplyArtifact(**fields(), body=body)
 
 
+def seal_artifact() -> SealArtifact:
+    """A seal whose signature is nobody's."""
+    return SealArtifact(
+        **fields(), body=SealBody(statement_json="{}", signature="none", signer="nobody", public_key="ssh-ed25519 AAAA")
+    )
+
+
 def every() -> dict[str, Envelope]:
     """Schema name → a valid artifact, for the schemas that need no engine to make one."""
-    return {"profile": profile_artifact(), "ceiling": ceiling_artifact(), "apply": apply_artifact()}
+    from support.forced import pair_artifact, pair_body
+
+    pair = pair_artifact(pair_body({"r0": [1, 2], "r1": [3]}))
+    return {
+        "profile": profile_artifact(),
+        "ceiling": ceiling_artifact(),
+        "apply": apply_artifact(),
+        "pair-run": pair,
+        "seal": seal_artifact(),
+    }
