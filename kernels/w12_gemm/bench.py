@@ -40,7 +40,7 @@ SHAPES = {
 }
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 ROTATED_BYTES = 420e6  # seven times the 60 MB L2
-EARLY = "+"  # followed by the slots streamed ahead of the previous kernel's end
+EARLY = "+"  # followed by slots ahead and steps of lead
 
 
 @dataclass
@@ -125,14 +125,17 @@ def capture(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def candidates(m: int, names: list[str], aheads: list[int]) -> list[tuple[str, op.Variant, int]]:
-    """Variants that take `m` rows, launched plainly (0) and early (slots ahead)."""
+Launch = tuple[int, int]  # slots streamed ahead, steps of lead; (0, 0) is the plain launch
+
+
+def candidates(m: int, names: list[str], launches: list[Launch]) -> list[tuple[str, op.Variant, Launch]]:
+    """Variants that take `m` rows, under every kind of launch."""
     found = [(name, op.find(name, m)) for name in names]
     return [
-        (f"{name}{EARLY}{ahead}" if ahead else name, variant, ahead)
-        for ahead in aheads
+        (f"{name}{EARLY}{launch[0]}:{launch[1]}" if launch[0] else name, variant, launch)
+        for launch in launches
         for name, variant in found
-        if variant
+        if variant and variant.rows <= max(2 * m, 32)  # a tile of mostly padding is nobody's choice
     ]
 
 
@@ -145,11 +148,11 @@ def time_rows(
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
     timings = [Timing(shape, m, "cublas", m)]
     graphs = [capture(lambda: [torch.nn.functional.linear(x, w) for w in dense] and None)]
-    for name, variant, ahead in candidates(m, options.names, options.aheads):
+    for name, variant, launch in candidates(m, options.names, options.kinds):
 
-        def call(variant: op.Variant = variant, ahead: int = ahead) -> None:
+        def call(variant: op.Variant = variant, launch: Launch = launch) -> None:
             for weight in packed:
-                op.matmul(x, weight, out=out, variant=variant, ahead=ahead)
+                op.matmul(x, weight, out=out, variant=variant, ahead=launch[0], lead=launch[1])
 
         graphs.append(capture(call))
         timings.append(Timing(shape, m, name, variant.rows))
@@ -206,14 +209,15 @@ def environment(bandwidth: float) -> dict[str, object]:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--shapes", default="gate_up,down,qkv,o,gdn_in")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--variants", default=",".join(dict.fromkeys(v.name for v in op.variants())))
     parser.add_argument("--untimed-check", default="", help="variants timed unchecked: ablations compute nonsense")
-    parser.add_argument("--aheads", default="0,16", help="slots of weights streamed before the previous kernel ends")
+    parser.add_argument("--launches", default="0:0,2:1048576", help="slots streamed ahead : steps of lead, comma-separated")
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
-    options.names, options.aheads = options.variants.split(","), [int(a) for a in options.aheads.split(",")]
+    options.names = options.variants.split(",")
+    options.kinds = [tuple(map(int, kind.split(":"))) for kind in options.launches.split(",")]
     return options
 
 

@@ -9,7 +9,7 @@ from specpilot_kernels.w12_gemm import build
 from specpilot_kernels.w12_gemm.prepare import Prepared
 
 MAX_ROWS = 256
-_MAX_BLOCKS = 288  # slots for partial sums: at most two blocks on each of 144 multiprocessors
+_MAX_BLOCKS = 144  # slots for partial sums: one block on each multiprocessor of the largest Hopper chip
 _MAX_TILES = 1 << 16  # counters: two words a tile
 
 
@@ -30,7 +30,7 @@ def _library() -> ctypes.CDLL:
     library.w12_gemm_partial_bytes.restype = ctypes.c_size_t
     pointer, number = ctypes.c_void_p, ctypes.c_int
     weight, rest = [pointer] * 6 + [number], [pointer] * 4 + [number] * 3
-    library.w12_gemm_launch.argtypes = [number] * 2 + weight + rest + [pointer]
+    library.w12_gemm_launch.argtypes = [number] * 3 + weight + rest + [pointer]
     return library
 
 
@@ -50,9 +50,9 @@ def find(name: str, m: int) -> Variant | None:
     return min(fitting, key=lambda v: v.rows) if fitting else None
 
 
-def choose(m: int, n: int, k: int) -> Variant:
-    """The variant that measured best for the shape (README, measured facts)."""
-    name = "wide5" if m <= 128 else "tall"
+def choose(m: int) -> Variant:
+    """The variant that measured best for the row count (README, measured facts)."""
+    name = "slim6" if m <= 32 else "wide4" if m <= 96 else "tall"
     variant = find(name, m)
     if variant is None:
         raise ValueError(f"W12 GEMM takes 1 to {MAX_ROWS} rows, got {m}")
@@ -87,22 +87,25 @@ def matmul(
     out: torch.Tensor | None = None,
     variant: Variant | None = None,
     ahead: int = 0,
+    lead: int = 1 << 20,
 ) -> torch.Tensor:
     """`x [M, K]` BF16 times the prepared `[N, K]`, transposed: `[M, N]` BF16, FP32 accumulation, M from 1 to 256.
 
     `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
-    kernel of the stream ends; only safe when that kernel does not write the weight. Not re-entrant across streams of
-    one device. Raises `ValueError` for shapes it cannot take, `RuntimeError` with the CUDA code when a launch fails.
+    kernel of the stream ends; only safe when that kernel does not write the weight. A block lets the next kernel start
+    `lead` steps before the end of its own stream. Not re-entrant across streams of one device. Raises `ValueError` for
+    shapes it cannot take, `RuntimeError` with the CUDA code when a launch fails.
     """
     m, (n, k) = x.shape[0], packed.shape
     if out is None:
         out = torch.empty(m, n, dtype=torch.bfloat16, device=x.device)
     _check(x, packed, out)
-    chosen = variant or choose(m, n, k)
+    chosen = variant or choose(m)
     partial, counter = _workspace(x.device.index)
     code = _library().w12_gemm_launch(
         chosen.entry,
         ahead,
+        lead,
         packed.records.data_ptr(),
         packed.window_low.data_ptr(),
         packed.patches.data_ptr(),

@@ -12,7 +12,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the initialised barriers visible to the copy engine and to the peer block before anyone uses them.
+// Makes the initialised barriers visible to the copy engine before it uses them.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -24,16 +24,6 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Arrival at the same barrier in a block of the cluster: that block multicasts into our slot. Not `.release.cluster`:
-// nothing was written, and that fence costs half a microsecond a step.
-__device__ __forceinline__ void barrier_arrive_peer(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
 }
 
 // try_wait suspends the thread in hardware for a while: no issue slots burned while the stream runs.
@@ -69,21 +59,12 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap* map, i
       : "memory");
 }
 
-// The same, written into every block of `mask`: one L2 read feeds two multiprocessors.
-__device__ __forceinline__ void copy_rows_multicast(uint32_t to, const CUtensorMap* map, int column, int row,
-                                                    uint32_t barrier, uint16_t mask) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
-      : "memory");
-}
-
 // The first copy otherwise waits for the map itself.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Registers move between warpgroups through a pool; taking more than was given up blocks for ever.
 template <int COUNT>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -92,16 +73,6 @@ __device__ __forceinline__ void give_registers() {
 template <int COUNT>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
 }
 
 // The next kernel of the stream may begin its own prologue.

@@ -30,14 +30,14 @@ static int multiprocessors() {
 }
 
 template <class C>
-static int launch(Problem p, int ahead, cudaStream_t stream) {
+static int launch(Problem p, int ahead, int lead, cudaStream_t stream) {
   static cudaError_t raised = cudaFuncSetAttribute(w12_gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    C::kSharedBytes);
   if (raised != cudaSuccess) return raised;
   CUtensorMap map;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(p.k), static_cast<cuuint64_t>(p.m)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(p.k) * 2};
-  const cuuint32_t box[2] = {kTileK, C::ROWS / C::CLUSTER}, unit[2] = {1, 1};
+  const cuuint32_t box[2] = {kTileK, C::ROWS}, unit[2] = {1, 1};
   if (!encoder()) return cudaErrorNotSupported;
   const CUresult encoded =
       encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(p.x), sizes, strides, box, unit,
@@ -46,45 +46,28 @@ static int launch(Problem p, int ahead, cudaStream_t stream) {
   if (encoded != CUDA_SUCCESS) return 10000 + encoded;
   p.steps = (p.k + kTileK - 1) / kTileK;
   p.record_tiles = (p.n + kTileChannels - 1) / kTileChannels;
-  p.tiles = (p.record_tiles + C::RECORDS * C::CLUSTER - 1) / (C::RECORDS * C::CLUSTER);
+  p.tiles = (p.record_tiles + C::RECORDS - 1) / C::RECORDS;
   cudaLaunchConfig_t config = {};
   config.blockDim = C::kThreads;
   config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
-  int count = 0;
-  if (C::CLUSTER > 1) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count].val.clusterDim = {C::CLUSTER, 1, 1};
-    ++count;
-  }
-  config.attrs = attributes;
-  config.numAttrs = count;
-  // Blocks wait for each other's sums, so all must be resident; not every multiprocessor finds a cluster partner.
-  static int blocks = [&] {
-    int clusters = multiprocessors() * C::PER_SM;
-    config.gridDim = clusters * C::CLUSTER;
-    if (C::CLUSTER > 1 && cudaOccupancyMaxActiveClusters(&clusters, w12_gemm_kernel<C>, &config) != cudaSuccess) return 0;
-    const int all = multiprocessors() * C::PER_SM / C::CLUSTER;
-    return C::CLUSTER * (C::CLUSTER == 1 || clusters > all ? all : clusters);
-  }();
-  config.gridDim = blocks;
+  // Blocks wait for each other's sums, so all must be resident: one a multiprocessor.
+  config.gridDim = multiprocessors();
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = ahead > 0 ? 1 : 0;
   p.exponent_base = kExponentBase;
   p.ahead = ahead;
-  if (ahead > 0) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count].val.programmaticStreamSerializationAllowed = 1;
-    ++count;
-  }
-  config.attrs = attributes;
-  config.numAttrs = count;
+  p.lead = lead;
   return cudaLaunchKernelEx(&config, w12_gemm_kernel<C>, map, p);
 }
 
 struct Entry {
   const char* name;
   int rows;
-  int (*run)(Problem, int, cudaStream_t);
+  int (*run)(Problem, int, int, cudaStream_t);
   size_t partial_bytes_per_block;
 };
 
@@ -111,7 +94,7 @@ extern "C" int w12_gemm_trace(unsigned long long* to) {  // [1024][8] nanosecond
 #endif
 
 // Returns 0, a cudaError_t, or 10000 + CUresult of the tensor map.
-extern "C" int w12_gemm_launch(int entry, int ahead, const void* records, const void* window_low,
+extern "C" int w12_gemm_launch(int entry, int ahead, int lead, const void* records, const void* window_low,
                                const void* patches, const void* hard_start, const void* hard_column,
                                const void* hard_bits, int hard, const void* x, void* y, void* partial, void* counter, int m, int n, int k, void* stream) {
   if (entry < 0 || entry >= w12_gemm_count() || m < 1 || m > kEntries[entry].rows) return cudaErrorInvalidValue;
@@ -128,5 +111,5 @@ extern "C" int w12_gemm_launch(int entry, int ahead, const void* records, const 
   p.partial = static_cast<float4*>(partial);
   p.counter = static_cast<uint32_t*>(counter);
   p.m = m, p.n = n, p.k = k;
-  return kEntries[entry].run(p, ahead, static_cast<cudaStream_t>(stream));
+  return kEntries[entry].run(p, ahead, lead, static_cast<cudaStream_t>(stream));
 }

@@ -20,23 +20,24 @@ struct Problem {
   const __nv_bfloat16* x;
   __nv_bfloat16* y;
   float4* partial;    // [blocks][kPartials], first segment of a block; then the same again, last segment
-  uint32_t* counter;  // [tiles * CLUSTER][2]: sums handed over, reducers done; zero between launches
+  uint32_t* counter;  // [tiles][2]: sums handed over, reducers done; zero between launches
   uint32_t exponent_base;  // kExponentBase; a parameter so that it stays in a register
-  int m, n, k, steps, record_tiles, tiles, ahead, hard;
+  int m, n, k, steps, record_tiles, tiles, ahead, lead, hard;
 };
 
 enum Ablate { kWhole = 0, kNoDecode = 1, kNoMma = 2, kStreamOnly = 3, kTrace = 4, kNoPatch = 5 };
 
-// ROWS: rows of the tile. RECORDS: 128-channel records side by side, two warpgroups each.
-// CLUSTER: blocks that share the activations by multicast. FIT: blocks that must fit on a multiprocessor (shared memory,
-// registers); with FIT = 2 and PER_SM = 1 the next kernel's blocks move in while this one's finish.
-template <int ROWS_, int RECORDS_, int CLUSTER_, int FIT_, int PER_SM_, int MAX_STAGES_, int ABLATE_ = kWhole>
+// ROWS: rows of the tile. RECORDS: 128-channel records side by side, two warpgroups each. FIT: blocks that must fit on a
+// multiprocessor; with 2 the next kernel's blocks move in while this one's finish. MAX_STAGES: most pipeline slots.
+template <int ROWS_, int RECORDS_, int FIT_, int MAX_STAGES_, int ABLATE_ = kWhole>
 struct Config {
-  static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, CLUSTER = CLUSTER_, FIT = FIT_;
-  static constexpr int PER_SM = PER_SM_, ABLATE = ABLATE_;
+  static constexpr int ROWS = ROWS_, RECORDS = RECORDS_, FIT = FIT_, ABLATE = ABLATE_;
   static constexpr int kGroups = 2 * RECORDS;  // consumer warpgroups, 64 channels each
   // A 17th warp caps every thread at 96 registers. Where that is too few, a whole producer warpgroup hands its own over.
-  static constexpr bool kTrade = RECORDS == 2 && ROWS >= 48;
+  // The pool is what the launch gave: 640 x 96 holds 512 x 112 + 128 x 24, and 384 x 168 holds 256 x 240 + 128 x 24.
+  // Asking for more than the pool holds waits for ever.
+  static constexpr bool kTrade = (RECORDS == 2 && ROWS >= 48) || (RECORDS == 1 && ROWS >= 192);
+  static constexpr int kTaken = RECORDS == 2 ? 112 : 240, kLeft = 24;
   static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + (kTrade ? 128 : 32);
   static constexpr int kBlocks8 = ROWS / 8;
   static constexpr int kRowBytes = ROWS * kTileK * 2;
@@ -50,7 +51,6 @@ struct Config {
   static constexpr int kPartials = kBlocks8 * kConsumers;  // float4 a block
   static_assert(MAX_STAGES_ <= 16, "room for barriers and patches");
   static_assert(STAGES >= 2, "a stage does not fit twice");
-  static_assert(ROWS % (8 * CLUSTER) == 0, "each block of a cluster loads whole groups of 8 rows");
 };
 
 // Units (tile, k step) of one worker: a contiguous share of tiles * steps, equal to within one unit and never empty;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void trace_place() {
 
 template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p, uint32_t stages, uint32_t patches,
-                                        uint32_t full, uint32_t empty, int first, int last, uint32_t rank) {
+                                        uint32_t full, uint32_t empty, int first, int last) {
   const uint64_t policy = policy_evict_first();
   const int count = last - first;
   auto weights = [&](int i) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p
 #pragma unroll
     for (int r = 0; r < C::RECORDS; ++r) {
       // an odd last tile reads its neighbour again; its channels are beyond N and never stored
-      const int record = min((tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS + r, p.record_tiles - 1);
+      const int record = min(tile * C::RECORDS + r, p.record_tiles - 1);
       const long long index = static_cast<long long>(record) * p.steps + step;
       copy_record(to + r * kRecordBytes, p.records + index * kRecordBytes, kRecordBytes, full + 8 * slot, policy);
       copy_record(patches + (slot * C::RECORDS + r) * kPatchBytes, p.patches + index * kPatchBytes, kPatchBytes,
@@ -109,29 +109,30 @@ __device__ __forceinline__ void produce(const CUtensorMap* map, const Problem& p
   auto rows = [&](int i) {
     const int slot = i % C::STAGES, column = (first + i) % p.steps * kTileK;
     const uint32_t to = stages + slot * C::kStageBytes;
-    if constexpr (C::CLUSTER == 1) {
-      copy_rows(to, map, column, 0, full + 8 * slot);
-    } else {
-      constexpr int part = C::ROWS / C::CLUSTER;
-      copy_rows_multicast(to + rank * part * kTileK * 2, map, column, rank * part, full + 8 * slot,
-                          (1 << C::CLUSTER) - 1);
-    }
+    copy_rows(to, map, column, 0, full + 8 * slot);
   };
   // Launched early, the weights of the first slots stream in while the previous kernel ends. Otherwise rows and weights
   // alternate: the first step must not queue behind the weights of all slots.
   const int ahead = min(count, min(p.ahead, C::STAGES));
+  // The next kernel may start when our stream is nearly over: its first slots then fill the gap that our sums and its
+  // activations leave. Started sooner, they would be full before the gap comes.
+  const int lead = max(count - p.lead, 0);
+  if (count == 0) launch_dependents();
   for (int i = 0; i < ahead; ++i) {
+    if (i == lead) launch_dependents();
     barrier_expect(full + 8 * i, C::kExpected);
     weights(i);
   }
   wait_for_previous_kernel();
   for (int i = 0; i < ahead; ++i) rows(i);
   for (int i = ahead; i < count; ++i) {
+    if (i == lead) launch_dependents();
     if (i >= C::STAGES) barrier_wait(empty + 8 * (i % C::STAGES), (i / C::STAGES - 1) & 1);
     barrier_expect(full + 8 * (i % C::STAGES), C::kExpected);
     rows(i);
     weights(i);
   }
+  if (lead >= count) launch_dependents();
 }
 
 struct Lane {
@@ -214,21 +215,20 @@ struct Segment {
 
 // First channel of a warp's 16.
 template <class C>
-__device__ __forceinline__ int first_channel(int tile, uint32_t rank, int warp) {
-  return (tile * C::CLUSTER + static_cast<int>(rank)) * C::RECORDS * kTileChannels + warp * 16;
+__device__ __forceinline__ int first_channel(int tile, int warp) {
+  return tile * C::RECORDS * kTileChannels + warp * 16;
 }
 
 // Adds the sums of every block that worked on the tile, in ascending k: the order depends on the grid alone, never on
 // who came first. The reducers, blocks whose share ends in this tile, take the tile's 16 x 8 pieces in turn.
 template <class C>
-__device__ __forceinline__ void reduce(const Problem& p, const Share& share, const Lane& lane, int worker, uint32_t rank,
-                                       int tile) {
+__device__ __forceinline__ void reduce(const Problem& p, const Share& share, const Lane& lane, int worker, int tile) {
   const int begin = tile * p.steps, end = begin + p.steps, warp = threadIdx.x / 32, warps = C::kConsumers / 32;
   int low = worker, high = worker + 1;  // contributors low .. high - 1
   while (low > 0 && share.begin(low) > begin) --low;
   while (high < share.workers && share.begin(high) < end) ++high;
   const int reducers = share.begin(high) > end ? high - 1 - low : high - low;
-  uint32_t* counter = p.counter + 2 * (tile * C::CLUSTER + rank);
+  uint32_t* counter = p.counter + 2 * tile;
   if (threadIdx.x == 0)
     while (load_acquire(counter) < high - low) {
     }
@@ -248,7 +248,7 @@ __device__ __forceinline__ void reduce(const Problem& p, const Share& share, con
         // a block that began inside the tile wrote its first segment there, the one that began before it its last
         const int last = share.begin(other) <= begin ? 1 : 0;
         if (other < high)
-          part[i] = __ldcg(at + (2ll * (other * C::CLUSTER + static_cast<int>(rank)) + last) * C::kPartials);
+          part[i] = __ldcg(at + (2ll * other + last) * C::kPartials);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -256,14 +256,14 @@ __device__ __forceinline__ void reduce(const Problem& p, const Share& share, con
         sum.x += part[i].x, sum.y += part[i].y, sum.z += part[i].z, sum.w += part[i].w;
       }
     }
-    store_block(p, lane, first_channel<C>(tile, rank, from), j, sum);
+    store_block(p, lane, first_channel<C>(tile, from), j, sum);
   }
   if (threadIdx.x == 0 && atomicAdd(counter + 1, 1) == reducers - 1) counter[0] = 0, counter[1] = 0;
 }
 
 template <class C>
-__device__ __forceinline__ void finish(const Problem& p, const Share& share, const Lane& lane, int worker, uint32_t rank,
-                                       const Segment& at, int first, Edge& edge, float (&acc)[C::ROWS / 2]) {
+__device__ __forceinline__ void finish(const Problem& p, const Share& share, const Lane& lane, int worker, const Segment& at,
+                                       int first, Edge& edge, float (&acc)[C::ROWS / 2]) {
   const bool whole = at.count == p.steps;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void finish(const Problem& p, const Share& share, con
   }
   add_escapes<C>(p, lane, edge, acc);
   // a block has at most two segments that are parts of tiles: one that begins inside a tile, one that begins a tile
-  float4* slot = p.partial + (2ll * (worker * C::CLUSTER + static_cast<int>(rank)) + (at.k0 == 0)) * C::kPartials;
+  float4* slot = p.partial + (2ll * worker + (at.k0 == 0)) * C::kPartials;
 #pragma unroll
   for (int j = 0; j < C::kBlocks8; ++j) {
     if (8 * j >= p.m) break;
@@ -285,18 +285,9 @@ __device__ __forceinline__ void finish(const Problem& p, const Share& share, con
   }
   if (whole) return;
   consumers_sync(C::kConsumers);
-  if (threadIdx.x == 0) add_release(p.counter + 2 * (at.tile * C::CLUSTER + rank), 1);
+  if (threadIdx.x == 0) add_release(p.counter + 2 * at.tile, 1);
   trace<C>(4);
-  if (share.begin(worker + 1) <= (at.tile + 1) * p.steps) reduce<C>(p, share, lane, worker, rank, at.tile);
-}
-
-template <class C>
-__device__ __forceinline__ void release(uint32_t barrier, uint32_t lane) {
-  if constexpr (C::CLUSTER == 1) {
-    if (lane == 0) barrier_arrive(barrier);
-  } else {
-    if (lane < C::CLUSTER) barrier_arrive_peer(barrier, lane);
-  }
+  if (share.begin(worker + 1) <= (at.tile + 1) * p.steps) reduce<C>(p, share, lane, worker, at.tile);
 }
 
 // Puts the patches that `mine` marks (bit i: word of lane i) into the fragments of the four k16 steps. No lane leaves the
@@ -317,7 +308,7 @@ __device__ __forceinline__ void apply_patches(uint32_t mine, uint32_t word, uint
 
 template <class C>
 __device__ __forceinline__ void consume(const Problem& p, const Share& share, uint32_t stages, uint32_t patches,
-                                        uint32_t full, uint32_t empty, int worker, uint32_t rank) {
+                                        uint32_t full, uint32_t empty, int worker) {
   const int thread = threadIdx.x, group = thread / 128, inside = thread % 128, warp_lane = thread % 32;
   const Lane lane{warp_lane / 4, warp_lane % 4};
   const uint32_t record = C::kRowBytes + group / 2 * kRecordBytes;
@@ -333,7 +324,7 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
   for (int unit = share.begin(worker); unit < last;) {
     Segment at{unit / p.steps, unit % p.steps, 0};
     at.count = min(p.steps - at.k0, last - unit);
-    const int first = first_channel<C>(at.tile, rank, thread / 32);
+    const int first = first_channel<C>(at.tile, thread / 32);
     Edge edge = read_edge(p, lane, first, p.hard && at.k0 + at.count == p.steps);
     if (!waited) wait_for_previous_kernel(), waited = true;  // weights and escapes never depend on it
     float acc[C::ROWS / 2];
@@ -355,7 +346,7 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
       const uint32_t mine = __ballot_sync(0xFFFFFFFF, (patch & kPatchKey) == patch_key) & ((1u << kPatches) - 1);
       if (held >= 0) {
         wgmma_wait_all();
-        release<C>(empty + 8 * held, warp_lane);
+        if (warp_lane == 0) barrier_arrive(empty + 8 * held);
       }
       if constexpr (C::ABLATE != kStreamOnly) {
         uint32_t a[4][4];
@@ -382,9 +373,9 @@ __device__ __forceinline__ void consume(const Problem& p, const Share& share, ui
       if (++slot == C::STAGES) slot = 0, parity ^= 1;
     }
     wgmma_wait_all();
-    release<C>(empty + 8 * held, warp_lane);
+    if (warp_lane == 0) barrier_arrive(empty + 8 * held);
     trace<C>(3);
-    finish<C>(p, share, lane, worker, rank, at, first, edge, acc);
+    finish<C>(p, share, lane, worker, at, first, edge, acc);
     unit += at.count;
   }
   trace<C>(6);
@@ -399,33 +390,26 @@ __global__ void __launch_bounds__(C::kThreads, C::FIT)
   const uint32_t base = __shfl_sync(0xFFFFFFFF, (shared_address(raw) + 1023) & ~1023u, 0);
   const uint32_t full = base + C::STAGES * C::kStageBytes, empty = full + 8 * C::STAGES;
   const uint32_t patches = base + C::STAGES * C::kStageBytes + 256;
-  const uint32_t rank = C::CLUSTER == 1 ? 0 : cluster_rank();
-  const int worker = blockIdx.x / C::CLUSTER;
-  const Share share(p.tiles * p.steps, static_cast<int>(gridDim.x) / C::CLUSTER);
-  launch_dependents();
+  const int worker = blockIdx.x;
+  const Share share(p.tiles * p.steps, static_cast<int>(gridDim.x));
   trace<C>(0);
   trace_place<C>();
   if (threadIdx.x == C::kConsumers) prefetch_map(&map);
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::STAGES; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, C::CLUSTER * C::kConsumers / 32);
+      barrier_init(empty + 8 * i, C::kConsumers / 32);
     }
     barrier_init_fence();
   }
-  if constexpr (C::CLUSTER == 1) {
-    __syncthreads();
-  } else {
-    cluster_sync();
-  }
+  __syncthreads();
   trace<C>(1);
   if (threadIdx.x >= C::kConsumers) {
-    if constexpr (C::kTrade) give_registers<24>();
+    if constexpr (C::kTrade) give_registers<C::kLeft>();
     if (threadIdx.x == C::kConsumers)
-      produce<C>(&map, p, base, patches, full, empty, share.begin(worker), share.begin(worker + 1), rank);
+      produce<C>(&map, p, base, patches, full, empty, share.begin(worker), share.begin(worker + 1));
   } else {
-    if constexpr (C::kTrade) take_registers<120>();
-    consume<C>(p, share, base, patches, full, empty, worker, rank);
+    if constexpr (C::kTrade) take_registers<C::kTaken>();
+    consume<C>(p, share, base, patches, full, empty, worker);
   }
-  if constexpr (C::CLUSTER > 1) cluster_sync();  // a peer may still write into our slots or arrive at our barriers
 }
