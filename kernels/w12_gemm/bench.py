@@ -1,6 +1,6 @@
 """cuBLAS and W12 GEMM, interleaved in one process under CUDA graphs, weights rotated through more than the L2.
 
-    python kernels/w12_gemm/bench.py --out results.json [--shapes o,down] [--rows 1,32] [--variants wide,slim_two]
+    python kernels/w12_gemm/bench.py --out results.json [--shapes o,down] [--rows 1,32] [--variants wide4,slim6]
 
 Correctness against float64 comes first, on fresh inputs and poisoned outputs; a wrong kernel prints no time.
 """
@@ -58,12 +58,16 @@ class Timing:
         return statistics.median(self.samples_us)
 
 
+def event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def read_bandwidth() -> float:
     """Bytes per second of a read-only reduction over 2 GiB: the measured ceiling."""
     buffer = torch.empty(1 << 28, dtype=torch.int64, device="cuda").random_()
-    times = []
+    times: list[float] = []
     for _ in range(20):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = event(), event()
         start.record()
         buffer.sum()
         end.record()
@@ -114,7 +118,7 @@ def check_all(names: list[str], shapes: list[str]) -> list[str]:
 
 def capture(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """A graph of `call`, warmed up on a side stream first."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         call()
@@ -147,7 +151,12 @@ def time_rows(
     x = activations(m, k, "cuda", seed=m)
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
     timings = [Timing(shape, m, "cublas", m)]
-    graphs = [capture(lambda: [torch.nn.functional.linear(x, w) for w in dense] and None)]
+
+    def cublas() -> None:
+        for weight in dense:
+            torch.nn.functional.linear(x, weight)
+
+    graphs = [capture(cublas)]
     for name, variant, launch in candidates(m, options.names, options.kinds):
 
         def call(variant: op.Variant = variant, launch: Launch = launch) -> None:
@@ -159,7 +168,7 @@ def time_rows(
     marks: list[tuple[Timing, int, torch.cuda.Event, torch.cuda.Event]] = []
     for repeat in range(options.repeats + 2):
         for timing, graph in zip(timings, graphs, strict=True):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = event(), event()
             start.record()
             graph.replay()
             end.record()
@@ -213,7 +222,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--variants", default=",".join(dict.fromkeys(v.name for v in op.variants())))
     parser.add_argument("--untimed-check", default="", help="variants timed unchecked: ablations compute nonsense")
-    parser.add_argument("--launches", default="0:0,2:1048576", help="slots streamed ahead : steps of lead, comma-separated")
+    parser.add_argument("--launches", default="0:0,2:1048576", help="slots ahead : steps of lead, comma-separated")
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     options.names = options.variants.split(",")

@@ -45,7 +45,8 @@ def _place(channel: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
     row, col = channel % TILE_CHANNELS, column % TILE_K
     thread = 32 * (row % 64 // 16) + 4 * (row % 8) + col % 8 // 2
     register = 2 * (col % 16 // 8) + row % 16 // 8
-    return thread | (row // 64) << 7 | (col // 16) << 8 | register << 10 | (col % 2) << 12
+    place: torch.Tensor = thread | (row // 64) << 7 | (col // 16) << 8 | register << 10 | (col % 2) << 12
+    return place
 
 
 def _rank_in_group(group: torch.Tensor) -> torch.Tensor:

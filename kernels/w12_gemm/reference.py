@@ -6,9 +6,11 @@ from specpilot_kernels.w12_pack import op as w12
 
 def matmul(x: torch.Tensor, packed: w12.W12Tensor) -> torch.Tensor:
     """`[M, K]` BF16 times the packed `[N, K]`, transposed: `[M, N]` float64, exact to 2^-53 a term."""
-    return x.double() @ w12.unpack(packed).double().T
+    product: torch.Tensor = x.double() @ w12.unpack(packed).double().T
+    return product
 
 
 def absolute_sum(x: torch.Tensor, packed: w12.W12Tensor) -> torch.Tensor:
     """`[M, N]` float64: the sum of |w x|, the scale of every summation error bound."""
-    return x.double().abs() @ w12.unpack(packed).double().abs().T
+    product: torch.Tensor = x.double().abs() @ w12.unpack(packed).double().abs().T
+    return product
