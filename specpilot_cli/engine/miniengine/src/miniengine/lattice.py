@@ -15,10 +15,11 @@ from .drafter import Drafter
 class Lattice:
     """Candidates of m draft positions.
 
-    ids [B, m, K], best unary first; logprobs [B, m, K]: unary log-softmax over the vocabulary; transitions
-    [B, m, K, K]: log p(child c at e | parent p at e - 1), indexed [p, c]; at e = 0 the parent is the anchor and all
-    K rows are equal.  DSPARK transitions are normalised over the full vocabulary, DFLASH2 transitions over the K
-    candidates of the position (the selector scores nothing else, sglang 0.5.20 `CandidateSelector`).
+    ids [B, m, K]: best unary first, at e = 0 best given the anchor; logprobs [B, m, K]: unary log-softmax over the
+    vocabulary; transitions [B, m, K, K]: log p(child c at e | parent p at e - 1), indexed [p, c]; at e = 0 the parent
+    is the anchor and all K rows are equal.  DSPARK transitions are normalised over the full vocabulary, DFLASH2
+    transitions over the K candidates of the position (the selector scores nothing else, sglang 0.5.20
+    `CandidateSelector`).
     """
 
     ids: Tensor
@@ -29,7 +30,9 @@ class Lattice:
 def build_lattice(drafter: Drafter, head: Tensor, rows: Tensor, anchor: Tensor) -> Lattice:
     """Lattice from the drafter's rows [B, m, hidden], the target's LM head [V, hidden] and anchors [B]."""
     unary = F.linear(rows, head).float()
-    ids = unary.topk(drafter.config.top_k, -1).indices
+    known = drafter.pair_bias(anchor, rows[:, 0]) @ drafter.successor.mT  # the first position's parent is certain
+    ranking = torch.cat((unary[:, :1] + known.unsqueeze(1).float(), unary[:, 1:]), 1)
+    ids = ranking.topk(drafter.config.top_k, -1).indices
     parents = torch.cat((anchor.view(-1, 1, 1).expand(-1, 1, ids.shape[2]), ids[:, :-1]), 1)
     left = drafter.pair_bias(parents, rows.unsqueeze(2))  # [B, m, K, rank]
     if drafter.config.algorithm == "DFLASH2":
