@@ -13,6 +13,7 @@ _MODELS: dict[str, tuple[str, str]] = {
     "forcing": ("forcing", "ForcingArtifact"),
     "seal": ("seal", "SealArtifact"),
     "apply": ("apply", "ApplyArtifact"),
+    "selftest": ("selftest", "SelftestArtifact"),
 }
 
 NAMES = tuple(_MODELS)

@@ -23,6 +23,7 @@ MODULES = (
     "schema",
     "doctor",
     "demo",
+    "selftest",
 )
 
 COMMANDS: tuple[Callable[[typer.Typer], None], ...] = tuple(
