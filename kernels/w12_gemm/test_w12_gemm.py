@@ -43,7 +43,7 @@ def test_decoder_on_every_code_in_every_place(tmp_path: Path) -> None:
     code = torch.stack([torch.randperm(4096, generator=generator) for _ in range(8)], 1).int()
     half = (code & 0x7FF) | (code >> 11 << 15)
     pairs = half[:, 0::2] | half[:, 1::2] << 16
-    words = [word.contiguous() for word in w12._to_words(pairs)]
+    words = [word.contiguous() for word in w12._to_words(*pairs.unbind(1))]
     out = torch.empty_like(pairs)
     ctypes.CDLL(str(library)).run(*(ctypes.c_void_p(t.data_ptr()) for t in [*words, out]), ctypes.c_int(4096))
     # BF16 exponents 0x70 + offset: the constant 0x3800 in the otherwise empty bits 14..11
