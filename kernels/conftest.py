@@ -3,8 +3,12 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "_testing"))
 from mount import mount
@@ -12,24 +16,25 @@ from mount import mount
 sys.path.pop(0)
 mount()
 
-torch = pytest.importorskip("torch")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, visibly, what needs a device that this machine does not have."""
-    if torch.cuda.is_available():
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
         return
-    skip = pytest.mark.skip(reason="needs a CUDA device")
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(skip)
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture
 def poisoned() -> Callable[..., "torch.Tensor"]:
-    """`poisoned(shape, dtype, device)`: a buffer full of NaN: an element nobody wrote fails every comparison."""
+    """`poisoned(shape, device)`: a BF16 buffer full of NaN: an element nobody wrote fails every comparison."""
+    import torch
 
-    def make(shape: tuple[int, ...], dtype: "torch.dtype" = torch.bfloat16, device: str = "cpu") -> "torch.Tensor":
-        return torch.full(shape, float("nan"), dtype=dtype, device=device)
+    def make(shape: tuple[int, ...], device: str = "cpu") -> torch.Tensor:
+        return torch.full(shape, float("nan"), dtype=torch.bfloat16, device=device)
 
     return make

@@ -1,6 +1,6 @@
 """Where a launch spends its time: percentiles over blocks of a traced variant (library built with -DW12_ABLATIONS).
 
-    python trace.py wide4_trace 32 gate_up,o [raw.json]
+python trace.py wide4_trace 32 gate_up,o [raw.json]
 """
 
 import ctypes
