@@ -89,7 +89,7 @@ import copy
 import importlib.util
 import os
 
-TOKENS = 64
+TOKENS = 48
 _table = {}
 
 

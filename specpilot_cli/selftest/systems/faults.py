@@ -32,7 +32,7 @@ BIAS = System(
         ),
     ),
     planted="\n",
-    draw=lambda random: {"after": random.randint(0, 24)},
+    draw=lambda random: {"after": random.randint(0, 20)},
 )
 
 WRONG_TOKEN = System(
@@ -144,7 +144,7 @@ EARLY_EOS = System(
         ),
     ),
     planted="\n",
-    draw=lambda random: {"after": random.randint(8, 40), "silent": random.random() < 0.5},
+    draw=lambda random: {"after": random.randint(8, 34), "silent": random.random() < 0.5},
 )
 
 DRAFT_OFFSET = System(
