@@ -25,7 +25,7 @@ from specpilot_cli.worktrees.git import tree_id
 Save = Callable[[SelftestBody], None]
 DEPLOYMENT = "miniengine-hybrid__dflash2__cpu__r1"
 TOKENS = 40
-"""Output tokens a request: a repeat of 8 requests has 320 a side, and 5 large events where stock has none are rejected."""
+"""Output tokens a request: a repeat of 8 requests has 320 a side, and 5 large events against none are rejected."""
 DRAFTS = "4"
 """Draft positions: short chains, so that all of a chain is accepted often enough for faults in its last row."""
 LEAST_REQUESTS = 8

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from specpilot_cli.artifacts.verdict import Verdict
-from specpilot_cli.selftest.system import Catch, Edit, System, behind, planted
+from specpilot_cli.selftest.system import Catch, Edit, System, before, behind, planted
 
-DECODE, CACHE = "miniengine/decode.py", "miniengine/cache.py"
+DECODE = "miniengine/decode.py"
 PREDICTED = "            predicted = self.predict(out.hidden).tolist()\n"
 LOSSY = (Catch(Verdict.LOSSY),)
 REMEMBER_START = behind(
@@ -62,16 +62,25 @@ STALE_STATE = System(
     kind="fault",
     catches=LOSSY,
     edits=(
-        behind(
-            CACHE, "            states = torch.stack(written.states)\n", "            from .planted import stale\n\n"
+        before(
+            DECODE,
+            "        cache.commit(out.written, counts)\n",
+            "        from .planted import stale\n\n        stale(out.written, counts)\n",
         ),
-        Edit(CACHE, "states[:, batch, counts - 1]", "states[:, batch, stale(counts, states.shape[2])]"),
     ),
     planted=planted("""
-def stale(counts, rows):
-    if int(counts.max()) == rows:
-        return counts - 1
-    return (counts - 1 + drawn("shift")).clamp(0, rows - 1)
+import torch
+
+
+def stale(written, counts):
+    rows = written.states[0].shape[1] if written.states else 1
+    if rows == 1 or int(counts.max()) == rows:
+        return
+    batch = torch.arange(len(counts))
+    other = (counts - 1 + drawn("shift")).clamp(0, rows - 1)
+    for n, states in enumerate(written.states):
+        written.states[n] = states.clone()
+        written.states[n][batch, counts - 1] = states[batch, other]
 """),
     draw=lambda random: {"shift": random.choice((-2, -1, 1, 2))},
 )
