@@ -23,7 +23,7 @@ class Recipe:
     prompt_tokens: int = 64
     new_tokens: int = 144
     # drafters
-    drafter_steps: int = 2000
+    drafter_steps: int = 5000
     drafter_batch: int = 16
     anchors: int = 16
     blocks: tuple[int, ...] = (8, 16)

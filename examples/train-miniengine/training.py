@@ -163,13 +163,15 @@ def features_of(model: Model, ids: Tensor, batch: int) -> Tensor:
 
 def train_drafters(recipe: Recipe, model: Model, drafters: dict[str, Drafter], ids: Tensor, folder: Path) -> None:
     """Each drafter on the same batches; the target's features are computed once, since the target is frozen."""
-    features = features_of(model, ids, recipe.drafter_batch)
-    print(f"features {list(features.shape)}", flush=True)
+
+    @functools.cache
+    def features() -> Tensor:
+        return features_of(model, ids, recipe.drafter_batch)
 
     def loss_of(drafter: Drafter, step: int) -> Tensor:
         picked = torch.randint(len(ids), (recipe.drafter_batch,), generator=generator(recipe, 4, step))
         batch, device = ids[picked].to(model.embed.device), model.embed.device
-        return drafter_loss(recipe, model, drafter, batch, features[picked].to(device).float(), step)
+        return drafter_loss(recipe, model, drafter, batch, features()[picked].to(device).float(), step)
 
     for name, drafter in drafters.items():
         loss_at = functools.partial(loss_of, drafter)
