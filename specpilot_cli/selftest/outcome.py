@@ -46,9 +46,11 @@ def judge_trial(system: System, verdicts: Verdicts) -> tuple[Outcome, str]:
         if refused:
             return "rejected", refused
         return ("undecided" if verdicts.pair in (Verdict.INFRA, None) else "accepted"), ""
-    caught = declared(system, verdicts) or refused
+    caught = declared(system, verdicts)  # a refusal for another reason says nothing about this fault
     if caught:
         return "caught", caught
+    if refused:
+        return "undecided", ""
     if verdicts.pair is Verdict.PROMOTED and (system.kind == "cheat" or verdicts.forcing is None):
         return "passed", ""
     return ("passed" if verdicts.forcing is Verdict.LOSSLESS and system.kind == "fault" else "undecided"), ""

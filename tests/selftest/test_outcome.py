@@ -36,7 +36,7 @@ HONEST = system("honest")
         (LOSSY_FAULT, Verdicts(V.PROMOTED, "", V.UNDERPOWERED), "undecided"),
         (LOSSY_FAULT, Verdicts(V.NO_EFFECT, "", V.UNDERPOWERED), "undecided"),
         (LOSSY_FAULT, Verdicts(V.NO_EFFECT, "", V.LOSSLESS), "passed"),
-        (LOSSY_FAULT, Verdicts(V.NOT_COMPARABLE, "anything"), "caught"),
+        (LOSSY_FAULT, Verdicts(V.NOT_COMPARABLE, "anything"), "undecided"),
         (SLOW_FAULT, Verdicts(V.NO_EFFECT, ""), "caught"),
         (SLOW_FAULT, Verdicts(V.UNDERPOWERED, "", V.UNDERPOWERED), "undecided"),
         (SLOW_FAULT, Verdicts(V.PROMOTED, "", V.LOSSLESS), "passed"),
@@ -46,7 +46,8 @@ HONEST = system("honest")
         (CHEAT, Verdicts(V.NO_EFFECT, "", V.LOSSLESS), "undecided"),
         (CHEAT, Verdicts(V.PROMOTED, "", V.LOSSLESS), "passed"),
         (CHEAT, Verdicts(V.PROMOTED, "", V.UNDERPOWERED), "passed"),
-        (CHEAT, Verdicts(V.PROMOTED, "", V.LOSSY), "caught"),
+        (CHEAT, Verdicts(V.PROMOTED, "", V.LOSSY), "undecided"),
+        (CHEAT, Verdicts(V.NOT_COMPARABLE, "another reason"), "undecided"),
         (HONEST, Verdicts(V.PROMOTED, "", V.LOSSLESS), "accepted"),
         (HONEST, Verdicts(V.NO_EFFECT, "", V.UNDERPOWERED), "accepted"),
         (HONEST, Verdicts(V.NO_EFFECT, "", V.LOSSY), "rejected"),
@@ -61,7 +62,7 @@ def test_outcomes(planted: System, verdicts: Verdicts, expected: Outcome) -> Non
 
 def test_the_gate_is_the_declared_one_where_it_spoke() -> None:
     assert judge_trial(CHEAT, Verdicts(V.NOT_COMPARABLE, "fresh prompts"))[1] == "pair-run: NOT_COMPARABLE (fresh)"
-    assert judge_trial(CHEAT, Verdicts(V.NOT_COMPARABLE, "base trees"))[1] == "pair-run: NOT_COMPARABLE (base trees)"
+    assert judge_trial(HONEST, Verdicts(V.NOT_COMPARABLE, "base trees"))[1] == "pair-run: NOT_COMPARABLE (base trees)"
     assert judge_trial(LOSSY_FAULT, Verdicts(V.PROMOTED, "", V.LOSSY))[1] == "force-tokens: LOSSY"
 
 

@@ -228,7 +228,7 @@ SHORTER = System(
     name="shorter-outputs",
     does="decodes fewer tokens than asked for and claims that the length was reached",
     kind="cheat",
-    catches=(Catch(REFUSED, "finish reason"),),
+    catches=(Catch(REFUSED, "finish reason"), LOSSY),
     edits=(
         Edit(
             API,
