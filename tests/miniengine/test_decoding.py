@@ -140,9 +140,7 @@ def test_scoring_agrees_with_greedy_decoding(engine: Engine) -> None:
     assert [entry[1] for entry in result["input_token_logprobs"]] == [15, *output]
     assert result["input_token_logprobs"][0][0] is None
     assert result["input_top_logprobs"][0] is None
-    for (value, token), best in zip(
-        result["input_token_logprobs"][1:], result["input_top_logprobs"][1:], strict=True
-    ):
+    for (value, token), best in zip(result["input_token_logprobs"][1:], result["input_top_logprobs"][1:], strict=True):
         assert token == best[0][1] and value == best[0][0] and value >= best[1][0]
 
 

@@ -94,9 +94,7 @@ class GatedDeltaNet(nn.Module):
         v = mixed[..., keys:].view(*shape, self.heads, self.value_dim).transpose(1, 2)
         return qk[0] * self.key_dim**-0.5, qk[1], v
 
-    def forward(
-        self, x: Tensor, block: Block, conv_state: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, block: Block, conv_state: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, T, hidden] -> output, convolution rows [B, kernel - 1 + T, C], state after (every or the last) row."""
         inputs, gate, b, a = torch.split(F.linear(x, self.proj), self.split, -1)
         rows = torch.cat((conv_state, inputs), 1)

@@ -87,9 +87,7 @@ class Model(nn.Module):
         mask = slot_mask(cache.lengths, cache.longest, bias)
         return Block(self.cos[positions], self.sin[positions], mask, bias.to(cache.state.dtype), valid, snapshots)
 
-    def forward(
-        self, tokens: Tensor, cache: Cache, *, valid: Tensor | None = None, snapshots: bool = False
-    ) -> Pass:
+    def forward(self, tokens: Tensor, cache: Cache, *, valid: Tensor | None = None, snapshots: bool = False) -> Pass:
         """One pass over tokens [B, T] behind the cache; nothing is committed.
 
         valid [B, T, 1] marks real rows when sequences are padded on the right; snapshots keeps the recurrent
