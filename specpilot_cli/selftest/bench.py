@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -64,11 +63,14 @@ class Kept:
     def close(self) -> None:
         """Nothing: see the class."""
 
+    def let_go(self) -> None:
+        """Go on where a planted system has paused the process."""
+        if self.pid is not None and self.alive():
+            os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> None:
-        """End the process tree; one that a planted system has paused is let go first."""
-        if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGCONT)
+        """End the process tree."""
+        self.let_go()
         self._server.close()
 
 
@@ -90,6 +92,8 @@ class Bench:
         """The running server of a role; a new one where it has died or another worktree is asked for."""
         if role in self._servers and (self._servers[role][0] != worktree or not self._servers[role][1].alive()):
             self._servers.pop(role)[1].stop()
+            for _, other in self._servers.values():  # what a candidate paused while it was ended stays paused
+                other.let_go()
         if role not in self._servers:
             engine, args = adapter(self.deployment.engine), self.deployment.server_args
             flags = engine.scorer_args(args) if role == "scorer" else args

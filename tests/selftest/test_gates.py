@@ -5,9 +5,12 @@ No timing decides: what is asserted is what the gates say of outputs, configurat
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from specpilot_cli.artifacts.verdict import Verdict
@@ -66,6 +69,17 @@ def test_a_request_set_read_ahead_shows_on_fresh_prompts(place: Path, bench: Ben
 def test_near_ties_are_no_reason_to_reject(place: Path, bench: Bench, tmp_path: Path) -> None:
     trial = stand(choose(["head-in-halves"])[0], place, bench, tmp_path).trial(0)
     assert trial.outcome in ("accepted", "undecided") and trial.forcing_verdict is not Verdict.LOSSY
+
+
+def test_a_server_that_was_left_paused_goes_on(place: Path, bench: Bench, tmp_path: Path) -> None:
+    (honest,) = choose(["identical"])
+    stock = bench.server("stock", bench.stock)
+    bench.server("candidate", plant(honest, bench.stock, tmp_path / "one"))
+    assert stock.pid is not None
+    os.kill(stock.pid, signal.SIGSTOP)
+    assert psutil.Process(stock.pid).status() == psutil.STATUS_STOPPED
+    bench.server("candidate", plant(honest, bench.stock, tmp_path / "two"))
+    assert psutil.Process(stock.pid).status() != psutil.STATUS_STOPPED and stock.info()["num_threads"] == 1
 
 
 @pytest.mark.slow
