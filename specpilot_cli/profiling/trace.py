@@ -125,7 +125,30 @@ def product_work(args: dict[str, Any]) -> tuple[float, float]:
     return 2.0 * result * left[-1], float(prod(left) + prod(right) + result) * _item_bytes(args)
 
 
+COPIES = {"aten::copy_", "aten::clone", "aten::contiguous", "aten::to", "aten::_to_copy"}
+JOINS = {"aten::cat", "aten::stack"}
+ROW_GATHERS = {"aten::embedding", "aten::index", "aten::index_select"}
+GATHERS = {"aten::gather", "aten::take_along_dim"}
+
+
 def moved_bytes(operator: Operator, item_bytes: int = 4) -> float:
-    """Bytes that an operator without matrix products must move: its inputs once, and a result like the largest."""
-    sizes = [prod(s) for s in operator.shapes]
-    return float(sum(sizes) + max(sizes, default=0)) * item_bytes
+    """Bytes that an operator without matrix products must move, from the shapes of its inputs.
+
+    Copies read and write once; joins read every part and write the whole; gathers read and write what the indices
+    name (rows of the source's last dimension, or single elements), not the table; anything else reads its inputs
+    and writes a result as large as the largest.
+    """
+    sizes = [prod(shape) for shape in operator.shapes]
+    if not sizes:
+        return 0.0
+    if operator.name in COPIES:
+        items = 2 * max(sizes)
+    elif operator.name in JOINS:
+        items = 2 * sum(sizes)
+    elif operator.name in ROW_GATHERS:
+        items = 2 * sizes[-1] * operator.shapes[0][-1]
+    elif operator.name in GATHERS:
+        items = 2 * sizes[-1]
+    else:
+        items = sum(sizes) + max(sizes)
+    return float(items) * item_bytes

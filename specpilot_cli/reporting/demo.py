@@ -20,6 +20,8 @@ from specpilot_cli.worktrees import checkout, git, patch
 
 ENTRY = "tree"
 VARY = "speculative_tree_nodes"
+NOISE_REQUESTS, FINAL_REQUESTS = "12", "20"
+"""12 are enough to see the noise; LOSSLESS needs more tokens: 20 requests of 96."""
 FAULT = HERE / "faults" / "bias7.patch"
 
 
@@ -61,7 +63,7 @@ class Demo:
 
 def _measure(demo: Demo) -> None:
     demo.run("Stock: the embedded engine as a git repository; its tree id is its identity.", "stock", "init", "stock")
-    demo.run("Where does a step's time go?", "profile", "stock", "-o", "profile.json")
+    demo.run("Where does a step's time go?", "profile", "stock", "--requests", "6", "-o", "profile.json")
     demo.run("How fast could it be, and what holds it back?", "ceiling", "profile.json", "-o", "ceiling.json")
     profile, ceiling = demo.body("profile.json"), demo.body("ceiling.json")
     demo.note("stock against AR", f"{profile.speedup_over_ar:.2f}×, accept length τ {profile.acceptance.tau:.2f}")
@@ -73,25 +75,18 @@ def _improve(demo: Demo) -> None:
         "A memory entry on stock: verify a best-first tree instead of one chain.",
         "memory", "apply", ENTRY, "--stock", "stock", "--worktree", "tree", "-o", "apply.json",
     )  # fmt: skip
-    demo.run("How far apart do two identical systems measure here?", "pair-run", "stock", "--noise", "-o", "noise.json")
     demo.run(
-        "Is the tree faster? Same requests, interleaved A B B A.",
-        "pair-run", "stock", "tree", "--vary", VARY, "--noise-from", "noise.json", "-o", "pair.json",
+        "How far apart do two identical systems measure on this machine?",
+        "pair-run", "stock", "--noise", "--requests", NOISE_REQUESTS, "-o", "noise.json",
     )  # fmt: skip
-    pair = demo.body("pair.json")
-    demo.note(
-        "tree against stock",
-        f"{pair.gain.ratio:.3f}× [{pair.gain.low:.3f}, {pair.gain.high:.3f}], {pair.verdict.value}",
-    )
-    demo.note("accept length τ", f"stock {pair.summary['stock'].tau:.2f}, tree {pair.summary['candidate'].tau:.2f}")
 
 
 def _seal(demo: Demo) -> None:
     for number in ("1", "2"):
         demo.run(
-            f"The final, on requests nothing has read yet: run {number} of 2.",
-            "pair-run", "stock", "tree", "--split", "sealed", "--seed", number, "--vary", VARY,
-            "--noise-from", "noise.json", "-o", f"final-{number}.json",
+            f"Is the tree faster? On requests that nothing has read yet, interleaved A B B A: run {number} of 2.",
+            "pair-run", "stock", "tree", "--split", "sealed", "--requests", FINAL_REQUESTS, "--seed", number,
+            "--vary", VARY, "--noise-from", "noise.json", "-o", f"final-{number}.json",
         )  # fmt: skip
         demo.run(
             "Every token of it against the stock target's own choice.",
@@ -109,7 +104,13 @@ def _seal(demo: Demo) -> None:
         "seal.json",
     )
     demo.run("Anyone can check it.", "seal", "verify", "seal.json")
-    demo.note("tree, sealed", f"{demo.body('seal.json').signer}, {demo.folder / 'seal.json'}")
+    for number in ("1", "2"):
+        pair = demo.body(f"final-{number}.json")
+        gain = f"{pair.gain.ratio:.3f}× [{pair.gain.low:.3f}, {pair.gain.high:.3f}]"
+        demo.note(f"tree against stock, run {number}", f"{gain}, bar {1 + pair.bar:.3f}×: {pair.verdict.value}")
+    taus = demo.body("final-1.json").summary
+    demo.note("accept length τ", f"stock {taus['stock'].tau:.2f}, tree {taus['candidate'].tau:.2f}")
+    demo.note("seal", f"{demo.folder / 'seal.json'}, signed by {demo.body('seal.json').signer}")
 
 
 def plant_fault(stock: Path, target: Path) -> None:
@@ -125,7 +126,8 @@ def _reject(demo: Demo) -> None:
     speeds = (ExitCode.OK, ExitCode.NEGATIVE, ExitCode.INDETERMINATE)
     demo.run(
         "Its speed alone gives nothing away.",
-        "pair-run", "stock", "faulty", "--noise-from", "noise.json", "-o", "fault-pair.json", expect=speeds,
+        "pair-run", "stock", "faulty", "--requests", NOISE_REQUESTS, "--noise-from", "noise.json",
+        "-o", "fault-pair.json", expect=speeds,
     )  # fmt: skip
     demo.run(
         "Token forcing must reject it (exit code 1).",

@@ -10,7 +10,7 @@ import pytest
 
 from specpilot_cli.core.errors import ExternalFailed
 from specpilot_cli.profiling.classify import classify, kernel_classes
-from specpilot_cli.profiling.trace import operators, product_work, read_events
+from specpilot_cli.profiling.trace import Operator, moved_bytes, operators, product_work, read_events
 
 
 def op(name: str, ts: float, dur: float, dims: list[Any] | None = None, cat: str = "cpu_op") -> dict[str, Any]:
@@ -72,6 +72,21 @@ def test_the_head_is_the_product_with_the_vocabulary(tmp_path: Path) -> None:
 )
 def test_product_work(dims: list[list[int]], flop: float) -> None:
     assert product_work({"Input Dims": dims, "Input type": ["float"] * len(dims)})[0] == flop
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "items"),
+    [
+        ("aten::copy_", ((8, 4), (8, 4)), 2 * 32),
+        ("aten::cat", ((8, 4), (2, 4)), 2 * 40),
+        ("aten::embedding", ((1024, 128), (1, 9)), 2 * 9 * 128),  # nine rows, not the table
+        ("aten::gather", ((8, 64), (8, 2)), 2 * 16),
+        ("aten::add", ((8, 4), (4,)), 32 + 4 + 32),
+        ("aten::item", (), 0),
+    ],
+)
+def test_moved_bytes(name: str, shapes: tuple[tuple[int, ...], ...], items: int) -> None:
+    assert moved_bytes(Operator(name, "verify", "", 1.0, 0.0, 0.0, shapes), item_bytes=2) == 2 * items
 
 
 def test_a_real_trace(tmp_path: Path) -> None:
