@@ -30,7 +30,7 @@ def selftest(
     """Plant known faults and cheats in copies of the miniengine, and count which gate catches each.
 
     Honest systems run beside them. 40 repeats of everything take about an hour on two idle cores (2 to 8 s each),
-    3 repeats about five minutes. Exit 0: every fault and cheat caught in >= 95 %, honest systems rejected in <= 2 %.
+    3 repeats about six minutes. Exit 0: every fault and cheat caught in >= 95 %, honest systems rejected in <= 2 %.
 
     Example: specpilot selftest --repeats 3 -o selftest.json
     """

@@ -11,7 +11,9 @@ from threading import Lock
 
 from specpilot_cli.artifacts.selftest import PlantedSystem, SelftestBody, Trial
 from specpilot_cli.core import console
-from specpilot_cli.core.errors import InputUnusable, UsageFault
+from specpilot_cli.core.digest import harness_sha256, sha256_folder
+from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable, UsageFault
+from specpilot_cli.core.paths import PACKAGE
 from specpilot_cli.deployment import RequestSet, load_deployment, load_requests
 from specpilot_cli.engine.stock import init_stock
 from specpilot_cli.selftest.bench import Bench
@@ -84,6 +86,18 @@ def resumed(fresh: SelftestBody, old: SelftestBody) -> SelftestBody:
     return fresh.model_copy(update={"systems": old.systems, "trials": old.trials, "noise": old.noise})
 
 
+def require_same_harness() -> None:
+    """Stop where the package itself is edited meanwhile: every system would be refused for that.
+
+    Raises:
+        EnvironmentUnusable: it is; the repeats so far are on disk.
+    """
+    if sha256_folder(PACKAGE) != harness_sha256():
+        raise EnvironmentUnusable(
+            "SpecPilot's own sources were edited while the selftest ran.", "Its gates are no longer those that began."
+        )
+
+
 class Selftest:
     """One selftest in a temporary folder."""
 
@@ -131,7 +145,9 @@ class Selftest:
                     self._noise(bench)
                 stand = self._stand(system, bench, folder, places[system.name], number)
                 for repeat in missing:
-                    self._add(stand.trial(repeat))
+                    trial = stand.trial(repeat)
+                    require_same_harness()
+                    self._add(trial)
         finally:
             bench.close()
 

@@ -9,7 +9,8 @@ from support.cli import Cli
 
 from specpilot_cli.artifacts.selftest import SelftestBody, Trial
 from specpilot_cli.artifacts.verdict import Verdict
-from specpilot_cli.core.errors import InputUnusable, UsageFault
+from specpilot_cli.core.digest import harness_sha256
+from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable, UsageFault
 from specpilot_cli.selftest.bench import Bench
 from specpilot_cli.selftest.run import Plan, Selftest, resumed, start
 from specpilot_cli.selftest.systems import choose
@@ -42,6 +43,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(Stand, "trial", trial)
     monkeypatch.setattr(Bench, "measure_noise", noise)
+    monkeypatch.setattr("specpilot_cli.selftest.run.sha256_folder", lambda folder: harness_sha256())
     return found
 
 
@@ -75,6 +77,16 @@ def test_a_killed_selftest_goes_on_where_it_was(ran: list[tuple[str, int]]) -> N
     done = Selftest(plan(), resumed(body, saved[-1]), pool, lambda body: None).run()
     assert ran == [("identical", 1), ("identical", 2)]
     assert done.trials[:4] == saved[-1].trials and len(done.trials) == 6 and done.passed is True
+
+
+def test_a_harness_that_is_edited_meanwhile_ends_it(
+    ran: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specpilot_cli.selftest.run.sha256_folder", lambda folder: "0" * 64)
+    saved: list[SelftestBody] = []
+    with pytest.raises(EnvironmentUnusable, match="edited while"):
+        Selftest(plan(), *start(plan()), saved.append).run()
+    assert len(ran) == 1 and saved[-1].trials == (), "the repeat that it may have touched is not kept"
 
 
 @pytest.mark.parametrize("changes", [{"repeats": 4}, {"requests": 9}, {"seed": 1}])
