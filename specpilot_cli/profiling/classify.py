@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from specpilot_cli.artifacts.profile import KernelClass
-from specpilot_cli.profiling.trace import Operator, moved_bytes
+from specpilot_cli.profiling.trace import UNRECORDED, Operator, moved_bytes
 
 GEMM = {"aten::linear", "aten::mm", "aten::addmm"}
 MEMORY = frozenset(
@@ -39,15 +39,18 @@ def classify(operator: Operator, vocab_size: int) -> str:
         return "attention"
     if operator.scope:
         return operator.scope
-    if operator.name in MEMORY:
+    if operator.name in MEMORY - UNRECORDED:
         return "memory"
-    return "other" if operator.name in FREE else "elementwise"
+    return "other" if operator.name in FREE | UNRECORDED else "elementwise"
 
 
 def kernel_classes(
     found: Iterable[Operator], *, steps: int, inflation: float, vocab_size: int
 ) -> tuple[KernelClass, ...]:
-    """Sum operators into classes, per step; times divided by the profiler's inflation."""
+    """Sum operators into classes, per step; times divided by the profiler's inflation.
+
+    `other` holds what has no known work, so that its floor is its own time.
+    """
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for operator in found:
         name = classify(operator, vocab_size)

@@ -127,27 +127,29 @@ def product_work(args: dict[str, Any]) -> tuple[float, float]:
 
 COPIES = {"aten::copy_", "aten::clone", "aten::contiguous", "aten::to", "aten::_to_copy"}
 JOINS = {"aten::cat", "aten::stack"}
-ROW_GATHERS = {"aten::embedding", "aten::index", "aten::index_select"}
-GATHERS = {"aten::gather", "aten::take_along_dim"}
+GATHERS = {"aten::embedding", "aten::index_select"}
+SELECTIONS = {"aten::gather", "aten::take_along_dim", "aten::index_put_", "aten::scatter_"}
+UNRECORDED = {"aten::index"}
+"""Their index tensors are not in the trace, so what they move is not known."""
 
 
 def moved_bytes(operator: Operator, item_bytes: int = 4) -> float:
     """Bytes that an operator without matrix products must move, from the shapes of its inputs.
 
-    Copies read and write once; joins read every part and write the whole; gathers read and write what the indices
-    name (rows of the source's last dimension, or single elements), not the table; anything else reads its inputs
-    and writes a result as large as the largest.
+    Copies read and write once; joins read every part and write the whole; gathers read and write the rows that the
+    indices name, not the table; selections move as many items as their last input has; anything else reads its inputs
+    and writes a result as large as the largest. 0 where the trace does not say.
     """
     sizes = [prod(shape) for shape in operator.shapes]
-    if not sizes:
+    if not sizes or operator.name in UNRECORDED:
         return 0.0
     if operator.name in COPIES:
         items = 2 * max(sizes)
     elif operator.name in JOINS:
         items = 2 * sum(sizes)
-    elif operator.name in ROW_GATHERS:
-        items = 2 * sizes[-1] * operator.shapes[0][-1]
     elif operator.name in GATHERS:
+        items = 2 * sizes[-1] * operator.shapes[0][-1]
+    elif operator.name in SELECTIONS:
         items = 2 * sizes[-1]
     else:
         items = sum(sizes) + max(sizes)

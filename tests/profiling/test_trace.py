@@ -82,6 +82,8 @@ def test_product_work(dims: list[list[int]], flop: float) -> None:
         ("aten::embedding", ((1024, 128), (1, 9)), 2 * 9 * 128),  # nine rows, not the table
         ("aten::gather", ((8, 64), (8, 2)), 2 * 16),
         ("aten::add", ((8, 4), (4,)), 32 + 4 + 32),
+        ("aten::index_put_", ((6, 1, 300, 2, 32), (6, 1, 9, 2, 32)), 2 * 6 * 9 * 64),
+        ("aten::index", ((4096, 1, 16),), 0),  # its indices are not in the trace
         ("aten::item", (), 0),
     ],
 )
