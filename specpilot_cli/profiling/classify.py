@@ -21,7 +21,8 @@ FREE = frozenset(
     "aten::" + name
     for name in (
         "view reshape transpose t unsqueeze squeeze expand slice select flatten unflatten split split_with_sizes chunk "
-        "permute unfold mT detach item _local_scalar_dense lift_fresh detach_ empty resolve_conj resolve_neg"
+        "permute unfold mT detach item _local_scalar_dense lift_fresh detach_ empty resolve_conj resolve_neg "
+        "zeros ones full arange new_zeros new_full"
     ).split()
 )
 """Views and bookkeeping: their time counts, but they need not move a byte."""
