@@ -23,10 +23,9 @@ TIMEOUT_S = 300
 
 @dataclass
 class Copied:
-    """A copy of SpecPilot in `folder`, its requests and its noise."""
+    """A copy of SpecPilot in `folder`, with requests of its own."""
 
     folder: Path
-    stock: Path
     deployment: DeploymentRecord
 
     @property
@@ -35,14 +34,12 @@ class Copied:
         return self.folder / VICTIM
 
     def prepare(self, requests: list[Request]) -> None:
-        """Copy the package, write requests and deployment, and measure the noise."""
-        if (self.folder / "noise.json").exists():
-            return
-        shutil.copytree(PACKAGE, self.folder / "specpilot_cli", ignore=shutil.ignore_patterns("__pycache__"))
+        """Copy the package once; write the requests and the deployment."""
+        if not self.victim.exists():
+            shutil.copytree(PACKAGE, self.folder / "specpilot_cli", ignore=shutil.ignore_patterns("__pycache__"))
         lines = [r.model_dump_json() for r in requests]
         (self.folder / "requests.jsonl").write_text("\n".join(lines) + "\n")
         (self.folder / f"{self.deployment.id}.toml").write_text(self._toml())
-        self._command("--noise", "-o", "noise.json")
 
     def _toml(self) -> str:
         plain = self.deployment
@@ -52,14 +49,25 @@ class Copied:
         return "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()) + shape
 
     def pair_run(self, candidate: Path, seed: int) -> PairRunBody:
-        """A pair-run by the restored copy."""
+        """The planted tree against itself, by the restored copy: the check is that of every pair-run."""
         shutil.copyfile(PACKAGE.parent / VICTIM, self.victim)
-        self._command(str(candidate), "--noise-from", "noise.json", "--seed", str(seed), "-o", "pair.json")
+        self._command(candidate, seed)
         found: PairRunBody = load(str(self.folder / "pair.json")).artifact.body
         return found
 
-    def _command(self, *args: str) -> None:
-        argv = [sys.executable, "-m", "specpilot_cli", "--quiet", "pair-run", str(self.stock)]
+    def _command(self, candidate: Path, seed: int) -> None:
+        place = self.folder / "pair.json"
+        argv = [
+            sys.executable,
+            "-m",
+            "specpilot_cli",
+            "--quiet",
+            "pair-run",
+            str(candidate),
+            "--noise",
+            "-o",
+            place.name,
+        ]
         env = {
             **os.environ,
             "PYTHONPATH": str(self.folder),
@@ -67,10 +75,9 @@ class Copied:
             "SPECPILOT_SHARE": str(share_dir("profiles").parent),
             "SPECPILOT_CACHE": str(cache_dir()),
         }
-        place = self.folder / args[args.index("-o") + 1]
         place.unlink(missing_ok=True)
         done = subprocess.run(
-            [*argv, "-d", f"./{self.deployment.id}.toml", "--order", "AB", *args],
+            [*argv, "-d", f"./{self.deployment.id}.toml", "--order", "AB", "--seed", str(seed)],
             cwd=self.folder, env=env, capture_output=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         if not place.exists():

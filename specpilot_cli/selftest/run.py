@@ -162,7 +162,7 @@ class Selftest:
             self.body = self.body.model_copy(update={"noise": max(bench.noise, self.body.noise)})
 
     def _stand(self, system: System, bench: Bench, folder: Path, worktree: Path, number: int) -> Stand:
-        copied = Copied(folder / f"copy-{number}", bench.stock, self.body.deployment) if system.from_copy else None
+        copied = Copied(folder / f"copy-{number}", self.body.deployment) if system.from_copy else None
         place = folder / system.name
         return Stand(system, place, worktree, bench, copied, self.plan.requests, self.plan.seed)
 

@@ -44,7 +44,7 @@ def bench(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def stand(system: System, place: Path, bench: Bench, folder: Path) -> Stand:
     """The planted system, ready for its repeats."""
-    copied = Copied(folder / "copy", bench.stock, bench.deployment) if system.from_copy else None
+    copied = Copied(folder / "copy", bench.deployment) if system.from_copy else None
     return Stand(system, folder, plant(system, place / "stock", folder), bench, copied, 8, 1)
 
 
