@@ -20,8 +20,8 @@ from specpilot_cli.worktrees import checkout, git, patch
 
 ENTRY = "tree"
 VARY = "speculative_tree_nodes"
-NOISE_REQUESTS, FINAL_REQUESTS = "12", "20"
-"""12 are enough to see the noise; LOSSLESS needs more tokens: 20 requests of 96."""
+NOISE_REQUESTS, FINAL_REQUESTS, FAULT_REQUESTS = "24", "30", "12"
+"""LOSSLESS needs the most: about 1,700 tokens without a mismatch, at 64 a request."""
 FAULT = HERE / "faults" / "bias7.patch"
 
 
@@ -126,7 +126,7 @@ def _reject(demo: Demo) -> None:
     speeds = (ExitCode.OK, ExitCode.NEGATIVE, ExitCode.INDETERMINATE)
     demo.run(
         "Its speed alone gives nothing away.",
-        "pair-run", "stock", "faulty", "--requests", NOISE_REQUESTS, "--noise-from", "noise.json",
+        "pair-run", "stock", "faulty", "--requests", FAULT_REQUESTS, "--noise-from", "noise.json",
         "-o", "fault-pair.json", expect=speeds,
     )  # fmt: skip
     demo.run(
