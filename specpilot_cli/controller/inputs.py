@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from specpilot_cli.artifacts.base import Environment
 from specpilot_cli.artifacts.pair_run import Design, PairRunArtifact, PairRunBody
@@ -18,6 +19,10 @@ def _shape(design: Design) -> Design:
     return design.model_copy(update={"seed": 0})
 
 
+def _nested(one: Sequence[str], other: Sequence[str]) -> bool:
+    return set(one) <= set(other) or set(other) <= set(one)
+
+
 def _noise_mismatches(noise: PairRunArtifact, body: PairRunBody, harness: str, environment: Environment) -> list[str]:
     there, found = noise.body, []
     if there.purpose != "noise" or there.verdict is not None or there.noise is None:
@@ -28,7 +33,7 @@ def _noise_mismatches(noise: PairRunArtifact, body: PairRunBody, harness: str, e
         found.append("other engine flags")
     if there.requests.sha256 != body.requests.sha256:
         found.append("another request set")
-    elif there.requests.split == body.requests.split and there.requests.ids != body.requests.ids:
+    elif there.requests.split == body.requests.split and not _nested(there.requests.ids, body.requests.ids):
         found.append("other requests")
     if _shape(there.design) != _shape(body.design):
         found.append("another design")
@@ -46,8 +51,9 @@ def _noise_mismatches(noise: PairRunArtifact, body: PairRunBody, harness: str, e
 def check_noise(noise: PairRunArtifact, body: PairRunBody, harness: str, environment: Environment) -> float:
     """The noise that a stock-against-stock run found, if it is of the same kind as `body`.
 
-    Another seed is allowed, and another split of the same file: sealed requests need not be read for the noise. Where
-    that split has more requests than this run, its noise is scaled to this run's number by sqrt(n_noise / n_run).
+    Another seed is allowed, another split of the same file (sealed requests need not be read for the noise), and more
+    or fewer requests of the same split. Noise of more requests than this run has is scaled to this run's number by
+    sqrt(n_noise / n_run); noise of fewer is taken as it is, which is on the safe side.
 
     Raises:
         InputUnusable: it is not; the message says in what.

@@ -66,7 +66,7 @@ def test_noise_of_more_requests_is_scaled_to_fewer() -> None:
         ({"server_args": ("--x",)}, "engine flags"),
         ({"stock": start_body(ASKED).candidate}, "stock tree"),
         ({"requests": start_body(ASKED).requests.model_copy(update={"sha256": "f" * 64})}, "request set"),
-        ({"requests": start_body(ASKED).requests.model_copy(update={"ids": ("r0",)})}, "other requests"),
+        ({"requests": start_body(ASKED).requests.model_copy(update={"ids": ("r0", "another")})}, "other requests"),
         ({"deployment": start_body(ASKED).deployment.model_copy(update={"gpu": "h200"})}, "deployment"),
     ],
 )
