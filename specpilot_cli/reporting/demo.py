@@ -20,8 +20,8 @@ from specpilot_cli.worktrees import checkout, git, patch
 
 ENTRY = "tree"
 VARY = "speculative_tree_nodes"
-NOISE_REQUESTS, FINAL_REQUESTS, FAULT_REQUESTS = "20", "24", "8"
-"""LOSSLESS needs the most: about 1,700 tokens without a mismatch, at 64 a request."""
+DESIGN = ("--order", "AB")
+"""Each request once a side: requests differ more than repeats do, so many requests make the narrower interval."""
 FAULT = HERE / "faults" / "bias7.patch"
 
 
@@ -77,15 +77,15 @@ def _improve(demo: Demo) -> None:
     )  # fmt: skip
     demo.run(
         "How far apart do two identical systems measure on this machine?",
-        "pair-run", "stock", "--noise", "--requests", NOISE_REQUESTS, "-o", "noise.json",
+        "pair-run", "stock", "--noise", *DESIGN, "-o", "noise.json",
     )  # fmt: skip
 
 
 def _seal(demo: Demo) -> None:
     for number in ("1", "2"):
         demo.run(
-            f"Is the tree faster? On requests that nothing has read yet, interleaved A B B A: run {number} of 2.",
-            "pair-run", "stock", "tree", "--split", "sealed", "--requests", FINAL_REQUESTS, "--seed", number,
+            f"Is the tree faster? On requests that nothing has read yet, interleaved A B, B A: run {number} of 2.",
+            "pair-run", "stock", "tree", "--split", "sealed", *DESIGN, "--seed", number,
             "--vary", VARY, "--noise-from", "noise.json", "-o", f"final-{number}.json",
         )  # fmt: skip
         demo.run(
@@ -120,7 +120,7 @@ def _reject(demo: Demo) -> None:
     speeds = (ExitCode.OK, ExitCode.NEGATIVE, ExitCode.INDETERMINATE)
     demo.run(
         "Its speed alone gives nothing away.",
-        "pair-run", "stock", "faulty", "--requests", FAULT_REQUESTS, "--noise-from", "noise.json",
+        "pair-run", "stock", "faulty", *DESIGN, "--requests", "12", "--noise-from", "noise.json",
         "-o", "fault-pair.json", expect=speeds,
     )  # fmt: skip
     demo.run(
