@@ -127,15 +127,10 @@ def _reject(demo: Demo) -> None:
         "Token forcing must reject it (exit code 1).",
         "force-tokens", "fault-pair.json", "--scorer", "stock", "-o", "fault-forced.json", expect=(ExitCode.NEGATIVE,),
     )  # fmt: skip
-    forced, faulty = demo.body("forced-1.json"), demo.body("fault-forced.json")
-    demo.note(
-        "token forcing, tree",
-        f"mismatch {forced.candidate.rate:.2%} (stock {forced.stock.rate:.2%}): {forced.verdict.value}",
-    )
-    demo.note(
-        "token forcing, fault",
-        f"mismatch {faulty.candidate.rate:.2%} (stock {faulty.stock.rate:.2%}): {faulty.verdict.value}",
-    )
+    for name, file in (("tree", "forced-1.json"), ("fault", "fault-forced.json")):
+        body = demo.body(file)
+        rates = f"{body.sides['candidate'].rate:.2%} (stock {body.sides['stock'].rate:.2%})"
+        demo.note(f"token forcing, {name}", f"mismatch {rates}: {body.verdict.value}")
 
 
 STAGES: tuple[Callable[[Demo], None], ...] = (_measure, _improve, _seal, _reject)

@@ -56,4 +56,4 @@ def test_a_fault_rejected(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     forced = load(str(tmp_path / "forced.json"), "forcing").artifact.body
     assert forced.verdict.value == "LOSSY"
-    assert forced.candidate.rate > forced.stock.rate + 0.005
+    assert forced.sides["candidate"].rate > forced.sides["stock"].rate + 0.005
