@@ -13,5 +13,6 @@ kill -9 $! && wait $! || true
 specpilot show pair.json | grep -w complete
 
 specpilot pair-run stock tree --vary speculative_tree_nodes --noise-from noise.json --requests 8 \
-    --resume pair.json -o pair.json || [ $? -eq 125 ] # 125: so few requests may leave it undecided
+    --resume pair.json -o pair.json || verdict=$? # eight requests may leave it undecided (125) or below the bar (1)
+case ${verdict:-0} in 0 | 1 | 125) ;; *) exit "$verdict" ;; esac
 specpilot show pair.json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,21 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PIPELINES = sorted(path.parent.name for path in EXAMPLES.glob("[0-9]*/run.sh"))
 
 
+INFRA, ATTEMPTS = 5, 3
+
+
 def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The example in `folder`. INFRA says that the machine was busy, not that the example is wrong: it is run again."""
+    for attempt in range(ATTEMPTS):
+        shutil.rmtree(folder)
+        folder.mkdir()
+        done = run_once(name, folder)
+        if done.returncode != INFRA or attempt == ATTEMPTS - 1:
+            break
+    return done
+
+
+def run_once(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     scripts = str(Path(sys.executable).parent)
     env = {**os.environ, "PATH": scripts + os.pathsep + os.environ["PATH"]}
     argv = ["bash", str(EXAMPLES / name / "run.sh"), str(folder)]
