@@ -59,6 +59,8 @@ class Sample(Record):
     """CPUs that other processes than this arm's server and the controller used meanwhile; None: not observable."""
     own_cpu: NonNegative | None = None
     """CPUs that this arm's server and the controller used meanwhile; None: not observable."""
+    idle_cpu: NonNegative | None = None
+    """CPUs that the other arm's server used meanwhile, which has nothing to do; None: it does not run."""
     wait_share: NonNegative | None
     """Time the server's threads waited for a CPU / wall time (can exceed 1 with threads); None: not observable."""
     contaminated: bool

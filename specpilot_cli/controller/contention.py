@@ -40,6 +40,8 @@ WAIT_DIFFERENCE = 0.01
 OWN_DIFFERENCE = 0.1
 """CPUs that the arms may use differently where the CPU is the device: a second thread uses up to 1 more, and a server
 that was stopped from outside less. CPU time comes in ticks of 10 ms, HTTP and parsing cost both arms alike."""
+IDLE_LIMIT = 0.05
+"""CPUs that a server without a request may use: it polls a socket, which costs under a hundredth."""
 SIGNIFICANCE = 0.005
 """Level of the paired t-test that must confirm a difference."""
 
@@ -62,6 +64,7 @@ class Load:
     foreign_cpu: float | None
     wait_share: float | None
     own_cpu: float | None = None
+    idle_cpu: float | None = None
 
     @property
     def contaminated(self) -> bool:
@@ -208,6 +211,31 @@ def unequal_means(samples: Sequence[Sample]) -> list[str]:
         return []
     stock, candidate = _mean(samples, "stock", "own_cpu"), _mean(samples, "candidate", "own_cpu")
     return [f"stock used {stock:.2f} CPUs while it was timed, the candidate {candidate:.2f}"]
+
+
+def cpu_seconds(root: int | None) -> float | None:
+    """CPU time of a process tree so far; None where there is no process."""
+    import psutil
+
+    found = None
+    for process in _tree(root):
+        with suppress(psutil.Error):
+            found = (found or 0.0) + _cpu_seconds(process, reaped=True)
+    return found
+
+
+def idle_work(samples: Sequence[Sample]) -> list[str]:
+    """Whether a server worked while the other arm was timed (only for deployments on a CPU).
+
+    Work for the next request, done while nobody looks at the clock, is no gain. It also slows the other arm down.
+    """
+    found = []
+    for whose, other in (("the candidate's", "stock"), ("stock's", "candidate")):
+        if any(s.arm == other and s.idle_cpu is not None for s in samples):
+            used = _mean(samples, other, "idle_cpu")
+            if used > IDLE_LIMIT:
+                found.append(f"{whose} server used {used:.2f} CPUs while it had no request")
+    return found
 
 
 def _mean(samples: Sequence[Sample], arm: str, field: str) -> float:

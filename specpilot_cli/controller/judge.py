@@ -48,7 +48,7 @@ def not_comparable(body: PairRunBody, found_by_run: Sequence[str]) -> list[str]:
     if shortened:
         found.append(f"the candidate ends {len(shortened)} outputs earlier than stock: {', '.join(shortened[:3])}")
     if body.deployment.gpu == "cpu":
-        found += contention.unequal_means(body.samples)
+        found += contention.unequal_means(body.samples) + contention.idle_work(body.samples)
     return found + checks.reuse_problems(body.samples) + fresh_problems(body.samples, body.fresh_samples)
 
 

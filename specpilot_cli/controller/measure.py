@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specpilot_cli.artifacts.pair_run import Output, Sample
 from specpilot_cli.controller import gpu
 from specpilot_cli.controller.checks import clock_problems, generation_problems, output_digest
-from specpilot_cli.controller.contention import Load, Meter, SystemMeter, load_between
+from specpilot_cli.controller.contention import Load, Meter, SystemMeter, cpu_seconds, load_between
 from specpilot_cli.controller.schedule import Step
 from specpilot_cli.deployment import Request
 from specpilot_cli.engine.base import Generation, Server
@@ -62,6 +62,7 @@ def measure(
     origin_s: float,
     instruments: Instruments,
     gpus_since: tuple[gpu.GpuState, ...] = (),
+    idle: Server | None = None,
 ) -> Measured:
     """Time one batch.
 
@@ -69,19 +70,23 @@ def measure(
         info: the server's resolved configuration (for the plausibility of its counters).
         origin_s: `instruments.clock` at the pair-run's first request.
         gpus_since: states right after our servers were ready.
+        idle: the other arm's server, where it runs: it has nothing to do meanwhile.
     Raises:
         ExternalFailed: the server died, timed out or answered with an error.
     """
     limit, pid = limit_of(step, max_new_tokens), getattr(server, "pid", None)
     server.flush()
-    gpus, before = instruments.gpus.read(), instruments.meter.read(pid)
+    other = getattr(idle, "pid", None)
+    gpus, before, idle_before = instruments.gpus.read(), instruments.meter.read(pid), cpu_seconds(other)
     second, start = instruments.second_clock(), instruments.clock()
     answers = server.generate([r.input_ids for r in step.requests], limit)
     outside, second = instruments.clock() - start, instruments.second_clock() - second
-    after, gpus_after = instruments.meter.read(pid), instruments.gpus.read()
+    after, gpus_after, idle_after = instruments.meter.read(pid), instruments.gpus.read(), cpu_seconds(other)
 
     wall = answers[0].wall_s
     load = load_between(before, after, wall) if wall > 0 else Load(None, None)
+    if idle_before is not None and idle_after is not None and outside > 0:
+        load = replace(load, idle_cpu=max(0.0, idle_after - idle_before) / outside)
     clocks = clock_problems(wall, outside, second)
     problems = [
         f"{ARMS}{step.arm}, {request.id}: {text}"
@@ -117,6 +122,7 @@ def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Loa
         output_sha256=output_digest(answer.output_ids),
         foreign_cpu=load.foreign_cpu,
         own_cpu=load.own_cpu,
+        idle_cpu=load.idle_cpu,
         wait_share=load.wait_share,
         contaminated=load.contaminated,
     )

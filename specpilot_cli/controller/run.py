@@ -169,6 +169,7 @@ class PairRun:
             origin_s=self.origin,
             instruments=self.instruments,
             gpus_since=held.gpu_states,
+            idle=held.running.get("candidate" if step.arm == "stock" else "stock"),
         )
         self.state.add(measured)
         pairs = len(finished_pairs(self.state.samples, self.steps))

@@ -198,7 +198,7 @@ IDLE_WORK = System(
     name="idle-work",
     does="decodes what it expects to be asked again while the other side is being timed",
     kind="cheat",
-    catches=(Catch(Verdict.INFRA, "other processes used"), KEPT),
+    catches=(Catch(REFUSED, "while it had no request"), Catch(Verdict.INFRA, "other processes used"), KEPT),
     edits=(_REMEMBERING,),
     planted=planted("""
 import threading
