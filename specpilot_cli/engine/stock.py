@@ -1,7 +1,7 @@
 """Stock engines: a git repository whose tree id is the identity of the unpatched engine.
 
-The source comes from the package. Modes, line endings, author and dates are fixed, so the tree and commit ids are the
-same from a wheel, an editable install and a checkout.
+The miniengine's source comes from the package, SGLang's from its wheel or a clone. Modes, line endings, author and
+dates are fixed, so the tree and commit ids are the same from a wheel, an editable install and a checkout.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from specpilot_cli.worktrees.locks import hold
 from specpilot_cli.worktrees.run import git
 
 SOURCES = {"miniengine": PACKAGE / "engine" / "miniengine" / "src"}
-
-_PLANNED = {"sglang-0.5.20": "Its adapter and its stock identity are not part of this version."}
+SGLANG = "sglang-0.5.20"
+"""Not shipped: its source is downloaded, or given (`engine.sglang.source`)."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,19 @@ class Stock:
 
 def known() -> tuple[str, ...]:
     """Engines that `stock init` can make."""
-    return tuple(sorted(SOURCES))
+    return tuple(sorted((*SOURCES, SGLANG)))
 
 
 def source_files(engine: str) -> dict[str, bytes]:
     """Source of an engine, POSIX path to bytes; text with LF line ends, Python's by-products left out.
 
     Raises:
-        UsageFault: no such engine. EnvironmentUnusable: an engine that this version does not carry.
+        UsageFault: no such engine. EnvironmentUnusable: its source is missing or cannot be downloaded.
     """
-    if engine in _PLANNED:
-        raise EnvironmentUnusable(f"Engine '{engine}' is not supported yet.", _PLANNED[engine], f"Known: {_names()}")
+    if engine == SGLANG:
+        from specpilot_cli.engine.sglang.source import read_source
+
+        return read_source(None, None).files
     if engine not in SOURCES:
         raise UsageFault(f"There is no engine '{engine}'.", "", f"Known: {_names()}")
     root = SOURCES[engine]
@@ -74,20 +76,26 @@ def stock_tree(engine: str) -> str:
     Raises:
         UsageFault, EnvironmentUnusable: as `source_files`.
     """
+    if engine == SGLANG:
+        from specpilot_cli.engine.sglang.manifest import TREE
+
+        return TREE
     files = source_files(engine)
     with tempfile.TemporaryDirectory(prefix="specpilot-stock-") as folder:
         return _build(Path(folder) / "repository", engine, files).tree
 
 
-def init_stock(target: Path, engine: str) -> Stock:
+def init_stock(target: Path, engine: str, files: dict[str, bytes] | None = None) -> Stock:
     """Make the stock repository of `engine` at `target` (absent or an empty folder).
 
     It is built beside its place and renamed onto it, so a kill leaves no half-made repository there.
 
+    Args:
+        files: the engine's source where the caller has it, path to bytes.
     Raises:
-        UsageFault: no such engine, or `target` is taken. EnvironmentUnusable: no permission, engine not supported.
+        UsageFault: no such engine, or `target` is taken. EnvironmentUnusable: no permission, no source.
     """
-    files = source_files(engine)
+    files = source_files(engine) if files is None else files
     target = target.absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageFault(f"{target}: is there already and not empty.", "", "Name a folder that does not exist.")

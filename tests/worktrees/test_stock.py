@@ -109,8 +109,8 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     assert done.out == stock.stock_tree("miniengine") + "\n"
     assert head_tree(tmp_path / "wt/stock") == done.out.strip()
     cli("stock", "init", "wt/stock").expect(2, out="")
-    sglang = cli("stock", "init", "wt/other", "--engine", "sglang-0.5.20").expect(4, out="")
-    assert "not supported yet" in sglang.err
+    sglang = cli("stock", "init", "wt/other", "--engine", "sglang-0.5.20", "--wheel", "absent.whl").expect(4, out="")
+    assert "absent.whl" in sglang.err
     cli("stock", "init", "wt/other", "--engine", "vllm").expect(2, out="")
     assert not (tmp_path / "wt/other").exists()
 
