@@ -14,6 +14,7 @@ _MODELS: dict[str, tuple[str, str]] = {
     "seal": ("seal", "SealArtifact"),
     "apply": ("apply", "ApplyArtifact"),
     "selftest": ("selftest", "SelftestArtifact"),
+    "lattice": ("replay_lattice", "LatticeArtifact"),
 }
 
 NAMES = tuple(_MODELS)

@@ -24,6 +24,7 @@ MODULES = (
     "doctor",
     "demo",
     "selftest",
+    "lattice",
 )
 
 COMMANDS: tuple[Callable[[typer.Typer], None], ...] = tuple(
