@@ -23,6 +23,9 @@ class Design(Record):
     """Times that the order is run through."""
     placement: Literal["resident", "restart"]
     """resident: both servers stay up and a block is one batch; restart: a block is a fresh server and every batch."""
+    starts: Annotated[int, Field(ge=1)] = 1
+    """Resident: times that both servers are started anew during the run, the batches shared out among the starts.
+    With 1, how the two servers happened to start is in the gain but not in its interval."""
     concurrencies: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
     """Requests in flight; each value is a cell of its own in the gain."""
     warmup_requests: Count
@@ -47,6 +50,8 @@ class Sample(Record):
     concurrency: Count
     batch: Count
     """Index of the batch within its concurrency: the unit that is paired and resampled."""
+    start: Count = 0
+    """Resident: which start of the two servers answered. A resumed run counts on from those before it."""
     started_s: NonNegative
     """Since the pair-run's first request."""
     wall_s: Positive

@@ -25,6 +25,10 @@ from specpilot_cli.engine.base import Server
 from specpilot_cli.engine.flags import autoregressive
 from specpilot_cli.engine.registry import adapter
 
+STARTS = 8
+"""Of both resident servers, by default. The interval has STARTS - 1 degrees of freedom for how they happen to start;
+with 4 its half width is a third larger than with 8 (docstring of `controller.stats`)."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -35,6 +39,7 @@ class Asked:
     deployment: str
     split: str
     requests: int | None
+    starts: int | None
     design: Design
     vary: tuple[str, ...]
     server_args: tuple[str, ...]
@@ -43,6 +48,22 @@ class Asked:
     noise_from: str | None
     resume: str | None
     out: str | None
+
+
+def with_starts(design: Design, asked: int | None, requests: int) -> Design:
+    """The design with its number of starts: what was asked for, or as many as leave each at least two requests.
+
+    Raises:
+        UsageFault: more than there are requests for, or a placement that has its own.
+    """
+    if design.placement == "restart":
+        if asked is not None:
+            raise UsageFault("--starts is for --placement resident.", "With restart every block is a fresh server.")
+        return design
+    if asked is not None and asked > requests * design.repeats:
+        raise UsageFault(f"{asked} starts for {requests * design.repeats} requests.", "", "Ask for fewer --starts.")
+    chosen = asked or min(STARTS, max(1, requests // 2))
+    return design.model_copy(update={"starts": chosen})
 
 
 def _sides(asked: Asked, deployment: Deployment) -> dict[Arm, Side]:
@@ -60,10 +81,11 @@ def _sides(asked: Asked, deployment: Deployment) -> dict[Arm, Side]:
 def _start(
     asked: Asked, deployment: Deployment, requests: RequestSet, sides: dict[Arm, Side], noise_source: str | None
 ) -> PairRunBody:
+    design = with_starts(asked.design, asked.starts, len(requests.requests))
     return PairRunBody(
         deployment=deployment.record,
         requests=requests.record,
-        design=asked.design,
+        design=design,
         purpose=asked.purpose,
         stock=sides["stock"].record(),
         candidate=sides["candidate"].record(),
@@ -143,7 +165,15 @@ def _measure(
         writer.checkpoint(artifact.model_copy(update={"body": body}))
 
     with progress("pair-run") as tell:
-        run = PairRun(artifact.body, requests.requests, launch, save=save, progress=tell, instruments=instruments)
+        run = PairRun(
+            artifact.body,
+            requests.requests,
+            launch,
+            save=save,
+            progress=tell,
+            instruments=instruments,
+            at_once=artifact.body.deployment.gpu == "cpu",
+        )
         body, complete = run.run(lambda: edited(sides, artifact.tool.tree))
     caveats = artifact.caveats
     if contention.unobservable(body.samples):

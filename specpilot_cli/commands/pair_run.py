@@ -25,6 +25,15 @@ Repeats = Annotated[
 Placement = Annotated[
     str, typer.Option("--placement", help="resident: both servers up; restart: a fresh server a block.")
 ]
+Starts = Annotated[
+    int | None,
+    typer.Option(
+        "--starts",
+        min=1,
+        help="Fresh starts of both resident servers.",
+        show_default="8, of 2 requests or more",
+    ),
+]
 Concurrency = Annotated[
     list[int] | None, typer.Option("--concurrency", "-c", min=1, help="Batch size; repeatable.", show_default="1")
 ]
@@ -50,6 +59,7 @@ def pair_run(
     order: Annotated[str, typer.Option("--order", help="Blocks of A and B, in pairs.")] = "ABBA",
     repeats: Repeats = None,
     placement: Placement = "resident",
+    starts: Starts = None,
     concurrency: Concurrency = None,
     vary: Vary = None,
     candidate_flag: CandidateFlag = None,
@@ -77,6 +87,7 @@ def pair_run(
         deployment=deployment,
         split=split,
         requests=requests,
+        starts=starts,
         design=_design(order, repeats, placement, concurrency, seed),
         vary=tuple(vary or ()),
         server_args=tuple(server_args or ()),

@@ -15,8 +15,8 @@ from specpilot_cli.deployment import RequestSet
 
 
 def _shape(design: Design) -> Design:
-    """The design without its seed, which only orders the batches."""
-    return design.model_copy(update={"seed": 0})
+    """The design without its seed, which only orders the batches, and its starts, which `check_noise` accounts for."""
+    return design.model_copy(update={"seed": 0, "starts": 1})
 
 
 def _nested(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -52,8 +52,9 @@ def check_noise(noise: PairRunArtifact, body: PairRunBody, harness: str, environ
     """The noise that a stock-against-stock run found, if it is of the same kind as `body`.
 
     Another seed is allowed, another split of the same file (sealed requests need not be read for the noise), and more
-    or fewer requests of the same split. Noise of more requests than this run has is scaled to this run's number by
-    sqrt(n_noise / n_run); noise of fewer is taken as it is, which is on the safe side.
+    or fewer requests of the same split or starts of the servers. Its variance is a part a / requests + b / starts, so
+    noise of more of either than this run has is scaled by sqrt(max(requests_noise / requests_run, starts_noise /
+    starts_run)); noise of fewer is taken as it is. Both err on the safe side.
 
     Raises:
         InputUnusable: it is not; the message says in what.
@@ -63,7 +64,8 @@ def check_noise(noise: PairRunArtifact, body: PairRunBody, harness: str, environ
         raise InputUnusable(
             "The noise artifact does not fit this run.", "; ".join(found), "Make one: specpilot pair-run STOCK --noise"
         )
-    return noise.body.noise * math.sqrt(max(1.0, len(noise.body.requests.ids) / len(body.requests.ids)))
+    requests = len(noise.body.requests.ids) / len(body.requests.ids)
+    return noise.body.noise * math.sqrt(max(1.0, requests, noise.body.design.starts / body.design.starts))
 
 
 def check_resume(old: PairRunArtifact, body: PairRunBody, requests: RequestSet, harness: str) -> None:

@@ -63,6 +63,7 @@ def measure(
     instruments: Instruments,
     gpus_since: tuple[gpu.GpuState, ...] = (),
     idle: Server | None = None,
+    start: int = 0,
 ) -> Measured:
     """Time one batch.
 
@@ -71,6 +72,7 @@ def measure(
         origin_s: `instruments.clock` at the pair-run's first request.
         gpus_since: states right after our servers were ready.
         idle: the other arm's server, where it runs: it has nothing to do meanwhile.
+        start: which start of the servers this is (`Sample.start`).
     Raises:
         ExternalFailed: the server died, timed out or answered with an error.
     """
@@ -78,9 +80,9 @@ def measure(
     server.flush()
     other = getattr(idle, "pid", None)
     gpus, before, idle_before = instruments.gpus.read(), instruments.meter.read(pid), cpu_seconds(other)
-    second, start = instruments.second_clock(), instruments.clock()
+    second, sent = instruments.second_clock(), instruments.clock()
     answers = server.generate([r.input_ids for r in step.requests], limit)
-    outside, second = instruments.clock() - start, instruments.second_clock() - second
+    outside, second = instruments.clock() - sent, instruments.second_clock() - second
     after, gpus_after, idle_after = instruments.meter.read(pid), instruments.gpus.read(), cpu_seconds(other)
 
     wall = answers[0].wall_s
@@ -97,7 +99,7 @@ def measure(
         MACHINE + text
         for text in (*clocks, *dict.fromkeys(gpu.faults(gpus_since, gpus) + gpu.faults(gpus_since, gpus_after)))
     ]
-    samples = () if clocks else tuple(_sample(step, i, a, start - origin_s, load) for i, a in enumerate(answers))
+    samples = () if clocks else tuple(_sample(step, i, a, sent - origin_s, load, start) for i, a in enumerate(answers))
     outputs = tuple(
         Output(arm=step.arm, request_id=r.id, input_ids=r.input_ids, output_ids=a.output_ids)
         for r, a in zip(step.requests, answers, strict=True)
@@ -105,7 +107,7 @@ def measure(
     return Measured(samples, outputs, tuple(problems))
 
 
-def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Load) -> Sample:
+def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Load, start: int) -> Sample:
     return Sample(
         block=step.block,
         repeat=step.repeat,
@@ -114,6 +116,7 @@ def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Loa
         benchmark=step.requests[at].benchmark,
         concurrency=step.concurrency,
         batch=step.batch,
+        start=start,
         started_s=started_s,
         wall_s=answer.wall_s,
         completion_tokens=len(answer.output_ids),

@@ -26,6 +26,8 @@ class Ratios:
     """Shape [units, pairs]. A unit is a batch (one request at concurrency 1); a pair is (repeat, pair of blocks)."""
     stock_first: NDArray[np.float64]
     """Shape [pairs]: share of the units in which stock came first, minus the share in which the candidate did."""
+    start: NDArray[np.int64]
+    """Shape [units, pairs]: which start of the servers answered (`Sample.start`)."""
 
 
 def _speeds(samples: Iterable[Sample]) -> dict[PairKey, dict[Arm, float]]:
@@ -54,16 +56,22 @@ def log_ratios(samples: Sequence[Sample]) -> list[Ratios]:
     cell_of = {(s.concurrency, s.batch): (s.benchmark, s.concurrency) for s in samples}
     speeds = {pair: both for pair, both in _speeds(samples).items() if len(both) == 2}
     columns = sorted({pair[:2] for pair in speeds})
-    by_unit: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(dict)
+    started = {pair_of(s): s.start for s in samples}
+    by_unit: dict[tuple[int, int], dict[tuple[int, int], tuple[float, int]]] = defaultdict(dict)
     for pair, both in speeds.items():
-        by_unit[pair[2:]][pair[:2]] = float(np.log(both["candidate"] / both["stock"]))
+        by_unit[pair[2:]][pair[:2]] = float(np.log(both["candidate"] / both["stock"])), started[pair]
     first = _stock_first(samples)
-    rows: dict[Cell, list[list[float]]] = defaultdict(list)
+    rows: dict[Cell, list[list[tuple[float, int]]]] = defaultdict(list)
     for unit in sorted(by_unit):
         if len(by_unit[unit]) == len(columns):
             rows[cell_of[unit]].append([by_unit[unit][column] for column in columns])
     order = np.array([first[column] for column in columns])
-    return [Ratios(cell, np.array(table), order) for cell, table in rows.items()]
+    return [_ratios(cell, np.array(table), order) for cell, table in rows.items()]
+
+
+def _ratios(cell: Cell, table: NDArray[np.float64], order: NDArray[np.float64]) -> Ratios:
+    """`table` is [units, pairs, (log ratio, start)]."""
+    return Ratios(cell, table[..., 0], order, table[..., 1].astype(int))
 
 
 def _stock_first(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:

@@ -67,6 +67,7 @@ class PairRun:
         launch: starts an arm's server.
         save: writes the artifact; called before the first measurement and after every pair.
         progress: called with (finished pairs, all pairs).
+        at_once: start both servers side by side (`sides.servers`); `launch` is then called from two threads.
     """
 
     def __init__(
@@ -78,10 +79,11 @@ class PairRun:
         save: Save,
         progress: Progress = lambda done, total: None,
         instruments: Instruments | None = None,
+        at_once: bool = False,
     ) -> None:
         self.start, self.requests, self.launch = start, tuple(requests), launch
         self.save, self.progress = save, progress
-        self.instruments = instruments or Instruments()
+        self.instruments, self.at_once = instruments or Instruments(), at_once
         self.steps = schedule(start.design, (*self.requests, *as_requests(start.fresh)))
         measured = sorted((*start.samples, *start.fresh_samples), key=lambda s: s.started_s)
         done = finished_pairs(measured, self.steps)
@@ -92,6 +94,7 @@ class PairRun:
         self.todo = remaining(self.steps, done)
         elapsed = max((s.started_s + s.wall_s for s in kept), default=0.0)
         self.origin = self.instruments.clock() - elapsed
+        self.starts = max((s.start for s in kept), default=-1)
         self._saved_at = self.instruments.clock()
 
     def run(self, changed_since: Callable[[], list[str]] = list) -> tuple[PairRunBody, bool]:
@@ -104,7 +107,7 @@ class PairRun:
         """
         records: dict[Arm, ServerRecord] = {"stock": self.start.stock, "candidate": self.start.candidate}
         self.save(self.state.body(self.start, records))
-        with servers(self.launch, self.instruments.gpus, records) as held:
+        with servers(self.launch, self.instruments.gpus, records, at_once=self.at_once) as held:
             try:
                 comparable = self._resident(held) if self.start.design.placement == "resident" else self._restart(held)
             except ExternalFailed as failure:
@@ -130,17 +133,24 @@ class PairRun:
     def _resident(self, held: Servers) -> bool:
         if not self.todo:
             return self._comparable(held)
-        arms: tuple[Arm, ...] = ("stock", "candidate")
-        for arm in arms:
-            held.start(arm)
-        if not self._comparable(held):
-            return False
-        for arm in arms:
-            self._warm_up(held, arm)
+        planned = None
         for step in self.todo:
+            if step.start != planned:
+                planned = step.start
+                self.starts += 1
+                if not self._start_both(held):
+                    return False
             self.instruments.sleep(self.start.design.cooldown_s)
             self._measure(held, step)
-        return True
+        return self._comparable(held)
+
+    def _start_both(self, held: Servers) -> bool:
+        held.stop_all()
+        held.start("stock", "candidate")
+        comparable = self._comparable(held)
+        for arm in held.running if comparable else ():
+            self._warm_up(held, arm)
+        return comparable
 
     def _restart(self, held: Servers) -> bool:
         block: tuple[int, int] | None = None
@@ -170,6 +180,7 @@ class PairRun:
             instruments=self.instruments,
             gpus_since=held.gpu_states,
             idle=held.running.get("candidate" if step.arm == "stock" else "stock"),
+            start=max(0, self.starts),
         )
         self.state.add(measured)
         pairs = len(finished_pairs(self.state.samples, self.steps))

@@ -23,6 +23,8 @@ class Step:
     concurrency: int
     batch: int
     requests: tuple[Request, ...]
+    start: int = 0
+    """Resident: which start of both servers answers it."""
 
     @property
     def pair(self) -> PairKey:
@@ -52,11 +54,12 @@ def _shuffled(design: Design, requests: Sequence[Request], repeat: int) -> list[
 
 
 def _resident(design: Design, requests: Sequence[Request]) -> Iterator[Step]:
-    for repeat in range(design.repeats):
-        for place, (size, index, batch) in enumerate(_shuffled(design, requests, repeat)):
-            order = mirrored(design.order) if (place + repeat) % 2 else design.order
-            for block, arm in enumerate(order):
-                yield Step(repeat, block, arm, size, index, batch)
+    places = [(r, n, unit) for r in range(design.repeats) for n, unit in enumerate(_shuffled(design, requests, r))]
+    for at, (repeat, place, (size, index, batch)) in enumerate(places):
+        order = mirrored(design.order) if (place + repeat) % 2 else design.order
+        start = at * design.starts // len(places)  # equal consecutive shares, all of a batch's blocks in one
+        for block, arm in enumerate(order):
+            yield Step(repeat, block, arm, size, index, batch, start)
 
 
 def _restart(design: Design, requests: Sequence[Request]) -> Iterator[Step]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,18 +60,27 @@ class Servers:
     """Read right after the last server was ready."""
     changed: list[str] = field(default_factory=list)
     """Arms whose configuration was another one after a restart."""
+    pool: Executor | None = None
+    """Where it is given, servers are started and stopped side by side. Its threads must outlive the servers."""
+    _pending: list[Future[None]] = field(default_factory=list)
 
-    def start(self, arm: Arm) -> Server:
-        """Start an arm's server and record its resolved configuration.
+    def start(self, *arms: Arm) -> None:
+        """Start the arms' servers and record their resolved configurations.
 
         Raises:
-            ExternalFailed: it does not come up, or the GPU is in use.
+            ExternalFailed: one does not come up, or the GPU is in use.
         """
         if not self.running and (busy := gpu.busy_before_start(self.gpus.read())):
             raise GpuBusy("The GPU has a co-tenant.", "; ".join(busy), "Wait for it, or choose another GPU.")
-        server = self.launch(arm)
-        self.running[arm] = server
+        self._for_each(self._launch, arms)
         self.gpu_states = self.gpus.read()
+        for arm in arms:
+            self._record(arm, self.running[arm])
+
+    def _launch(self, arm: Arm) -> None:
+        self.running[arm] = self.launch(arm)
+
+    def _record(self, arm: Arm, server: Server) -> None:
         info, known = server.info(), self.records[arm]
         if known.info:
             self.changed += [
@@ -78,7 +88,6 @@ class Servers:
             ]
         else:
             self.records[arm] = known.model_copy(update={"info": info, "argv": tuple(server.argv)})
-        return server
 
     def stop(self, arm: Arm) -> None:
         """Stop one arm's server, if it runs."""
@@ -87,15 +96,32 @@ class Servers:
 
     def stop_all(self) -> None:
         """Stop both."""
-        for arm in list(self.running):
-            self.stop(arm)
+        wait(self._pending)  # a start that Ctrl-C or the other arm's failure overtook
+        self._for_each(self.stop, tuple(self.running))
+
+    def _for_each(self, do: Callable[[Arm], None], arms: Sequence[Arm]) -> None:
+        if self.pool is None:
+            for arm in arms:
+                do(arm)
+            return
+        self._pending = [self.pool.submit(do, arm) for arm in arms]
+        wait(self._pending)
+        for done in self._pending:
+            done.result()
 
 
 @contextmanager
-def servers(launch: Launch, gpus: gpu.GpuReader, records: dict[Arm, ServerRecord]) -> Iterator[Servers]:
-    """Servers that are stopped however the block ends."""
-    held = Servers(launch, gpus, records)
-    try:
-        yield held
-    finally:
-        held.stop_all()
+def servers(
+    launch: Launch, gpus: gpu.GpuReader, records: dict[Arm, ServerRecord], *, at_once: bool = False
+) -> Iterator[Servers]:
+    """Servers that are stopped however the block ends.
+
+    Args:
+        at_once: start and stop the arms side by side. Not on a GPU: an engine sizes its cache by the memory it finds.
+    """
+    with ThreadPoolExecutor(2) if at_once else nullcontext() as pool:
+        held = Servers(launch, gpus, records, pool=pool)
+        try:
+            yield held
+        finally:
+            held.stop_all()

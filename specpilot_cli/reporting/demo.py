@@ -120,7 +120,7 @@ def _reject(demo: Demo) -> None:
     speeds = (ExitCode.OK, ExitCode.NEGATIVE, ExitCode.INDETERMINATE)
     demo.run(
         "Its speed alone gives nothing away.",
-        "pair-run", "stock", "faulty", *DESIGN, "--requests", "12", "--noise-from", "noise.json",
+        "pair-run", "stock", "faulty", *DESIGN, "--starts", "1", "--requests", "12", "--noise-from", "noise.json",
         "-o", "fault-pair.json", expect=speeds,
     )  # fmt: skip
     demo.run(

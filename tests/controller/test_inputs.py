@@ -55,6 +55,13 @@ def test_noise_of_more_requests_is_scaled_to_fewer() -> None:
     assert noise == pytest.approx(0.008), "four times the requests halve the noise"
 
 
+def test_noise_of_more_starts_is_scaled_to_fewer_and_of_fewer_taken_as_it_is() -> None:
+    eight = noise_artifact({"design": design(starts=8)})
+    for starts, noise in ((2, 0.008), (8, 0.004), (16, 0.004)):
+        body = start_body(ASKED, design=design(starts=starts))
+        assert inputs.check_noise(eight, body, HARNESS, environment()) == pytest.approx(noise)
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

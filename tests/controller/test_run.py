@@ -16,6 +16,7 @@ from specpilot_cli.controller.contention import Reading
 from specpilot_cli.controller.gpu import GpuState
 from specpilot_cli.controller.judge import judge
 from specpilot_cli.controller.run import PairRun
+from specpilot_cli.core.errors import ExternalFailed
 
 ASKED = requests(12)
 
@@ -26,10 +27,12 @@ def noisy(mean: float, seed: int, spread: float = 0.01) -> Callable[[Sequence[in
     return lambda prompt, count: mean * source.lognormvariate(0.0, spread)
 
 
-def run(stage: Stage, start: PairRunBody | None = None, **changes: Any) -> tuple[PairRunBody, bool]:
+def run(
+    stage: Stage, start: PairRunBody | None = None, *, at_once: bool = False, **changes: Any
+) -> tuple[PairRunBody, bool]:
     """Run a pair-run on the stage."""
-    body = start or start_body(ASKED, **changes)
-    return PairRun(body, ASKED, stage.launch, save=stage.saved.append, instruments=stage.instruments).run()
+    body, saved = start or start_body(ASKED, **changes), stage.saved.append
+    return PairRun(body, ASKED, stage.launch, save=saved, instruments=stage.instruments, at_once=at_once).run()
 
 
 def stage(candidate_s: float, **candidate: Any) -> Stage:
@@ -178,6 +181,38 @@ def test_problems_found_before_a_kill_are_not_forgotten() -> None:
     first, _ = run(stage(0.08, die_at=9, meta={"completion_tokens": 99}))
     body, _ = run(stage(0.08), first)
     assert body.verdict is Verdict.NOT_COMPARABLE
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_resident_servers_are_started_anew_as_often_as_the_design_says(at_once: bool) -> None:
+    seen = stage(1.0)
+    body, complete = run(seen, at_once=at_once, design=design(starts=3))
+    assert complete and len(seen.launched) == 6 and all(server.closed for _, server in seen.launched)
+    assert all(server.count == 4 * 2 for _, server in seen.launched), "two blocks an arm of each of four requests"
+    assert sorted({s.start for s in body.samples}) == [0, 1, 2]
+    assert body.gain is not None and "t over 3 starts" in body.gain.method
+
+
+def test_a_resumed_run_counts_its_starts_on() -> None:
+    whole, _ = run(stage(1.0), design=design(starts=3))
+    half = whole.model_copy(update={"samples": whole.samples[:24]})  # six of twelve requests: in the second start
+    again, _ = run(stage(1.0), half)
+    assert [s.start for s in again.samples] == [0] * 16 + [1] * 8 + [2] * 8 + [3] * 16
+
+
+def test_both_servers_are_stopped_where_one_of_two_starts_fails() -> None:
+    seen = stage(1.0)
+
+    def launch(arm: Any) -> Any:
+        if arm == "stock":
+            raise ExternalFailed("It did not come up.")
+        return seen.launch(arm)
+
+    saved: list[PairRunBody] = []
+    run = PairRun(start_body(ASKED), ASKED, launch, save=saved.append, instruments=seen.instruments, at_once=True)
+    body, complete = run.run()
+    assert not complete and body.verdict is Verdict.INFRA
+    assert [arm for arm, _ in seen.launched] == ["candidate"] and all(server.closed for _, server in seen.launched)
 
 
 def test_restart_placement_starts_a_fresh_server_for_every_block() -> None:

@@ -15,13 +15,15 @@ from specpilot_cli.controller.noise import noise_of
 from specpilot_cli.controller.pairs import Ratios
 from specpilot_cli.controller.power import pairs_needed
 from specpilot_cli.controller.promote import decide
-from specpilot_cli.controller.stats import MIN_UNITS, block_half_width, estimate
+from specpilot_cli.controller.stats import MIN_UNITS, block_half_width, estimate, start_half_width
 from specpilot_cli.forcing.thresholds import load_thresholds
 
 
-def ratios(table: np.ndarray, benchmark: str = "b") -> Ratios:
-    """One cell with alternating orders."""
-    return Ratios((benchmark, 1), table, np.array([1.0 if k % 2 == 0 else -1.0 for k in range(table.shape[1])]))
+def ratios(table: np.ndarray, benchmark: str = "b", starts: int = 1) -> Ratios:
+    """One cell with alternating orders, its units shared out among `starts`."""
+    order = np.array([1.0 if k % 2 == 0 else -1.0 for k in range(table.shape[1])])
+    start = np.repeat((np.arange(len(table)) * starts // len(table))[:, None], table.shape[1], axis=1)
+    return Ratios((benchmark, 1), table, order, start)
 
 
 def interval(low: float, high: float) -> Estimate:
@@ -46,6 +48,33 @@ def test_benchmarks_weigh_the_same_whatever_their_size() -> None:
     cells = [ratios(np.full((40, 2), 0.2), "large"), ratios(np.full((10, 2), 0.0), "small")]
     found = estimate(cells, fresh_servers=False, seed=0)
     assert found is not None and found.ratio == pytest.approx(math.exp(0.1))
+
+
+def test_starts_of_the_servers_widen_the_interval_by_hand() -> None:
+    """Two starts, two units each: means 0.1 and 0.3, so MS_between 0.04, MS_within 0.0002, F(1, 2) has median 2/3."""
+    table = np.array([[0.09], [0.11], [0.29], [0.31]])
+    variance = (0.04 - 2 / 3 * 0.0002) / 2
+    by_hand = 12.7062047 * math.sqrt(variance * (2 * 0.5**2 - 4 * 0.25**2))
+    assert start_half_width([ratios(table, starts=2)]) == pytest.approx(by_hand, rel=1e-6)
+    assert start_half_width([ratios(table)]) == 0.0, "with one start there is nothing to see"
+
+
+def test_pairs_of_one_start_are_one_observation() -> None:
+    once, twice = drawn(3, 24, 1), np.repeat(drawn(3, 24, 1), 2, axis=1)
+    assert start_half_width([ratios(once, starts=4)]) == pytest.approx(start_half_width([ratios(twice, starts=4)]))
+
+
+def test_benchmarks_that_differ_are_no_effect_of_the_starts() -> None:
+    """Both cells are spread over all starts; one gains more. Only their deviations from it count."""
+    cells = [ratios(drawn(1, 24), "a", starts=4), ratios(drawn(2, 24), "b", starts=4)]
+    moved = [cells[0], ratios(drawn(2, 24) + 1.0, "b", starts=4)]
+    assert start_half_width(cells) == pytest.approx(start_half_width(moved))
+
+
+def test_the_artifact_says_how_many_starts_its_interval_knows() -> None:
+    for starts, words in ((1, "one start: not in the interval"), (6, "t over 6 starts")):
+        found = estimate([ratios(drawn(1, 24), starts=starts)], fresh_servers=False, seed=0)
+        assert found is not None and words in found.method
 
 
 def test_benchmarks_are_strata() -> None:
