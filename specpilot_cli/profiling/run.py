@@ -33,7 +33,7 @@ from specpilot_cli.worktrees.git import base_tree, tree_id
 ROWS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64)
 ROW_CONTEXT = 128
 ROW_REPEATS = 15
-PROFILED_REQUESTS = 4
+PROFILED_REQUESTS = 2
 
 
 @dataclass(frozen=True)
