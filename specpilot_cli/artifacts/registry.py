@@ -14,6 +14,7 @@ _MODELS: dict[str, tuple[str, str]] = {
     "seal": ("seal", "SealArtifact"),
     "apply": ("apply", "ApplyArtifact"),
     "selftest": ("selftest", "SelftestArtifact"),
+    "replay": ("replay", "ReplayArtifact"),
     "lattice": ("replay_lattice", "LatticeArtifact"),
 }
 

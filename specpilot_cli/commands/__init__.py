@@ -14,6 +14,8 @@ import typer
 MODULES = (
     "stock",
     "profile",
+    "lattice",
+    "replay",
     "ceiling",
     "pair_run",
     "force_tokens",
@@ -24,7 +26,6 @@ MODULES = (
     "doctor",
     "demo",
     "selftest",
-    "lattice",
 )
 
 COMMANDS: tuple[Callable[[typer.Typer], None], ...] = tuple(

@@ -46,33 +46,35 @@ def oracle_lengths(steps: Steps) -> Ints:
 
 
 @dataclass(frozen=True)
-class Walk:
-    """The steps an engine would take: visited [S], and committed [S] tokens there before any cut (bonus included)."""
+class Places:
+    """Where each step stands, without its lattice. request and offset [S] as in `Steps`."""
 
-    visited: Bools
-    committed: Ints
+    request: Ints
+    offset: Ints
+    requests: int
+
+    def dense(self) -> bool:
+        """Whether every output position between a request's first and last step has a step."""
+        same = self.request[1:] == self.request[:-1]
+        return len(self.request) > 0 and bool((~same | (self.offset[1:] == self.offset[:-1] + 1)).all())
+
+    def own_walk(self, lengths: Ints) -> Bools:
+        """[S] The steps that an engine takes which accepts lengths [S], where every position has a step.
+
+        Each request starts at its first step; accepting L drafts at offset o leads to offset o + L + 1. The walk ends
+        behind the last recorded offset.
+        """
+        visited = np.zeros(len(self.request), dtype=np.bool_)
+        at = np.unique(self.request, return_index=True)[1].astype(np.int64)
+        last = np.searchsorted(self.request, self.request[at], side="right")
+        while len(at):
+            visited[at] = True
+            at = at + lengths[at] + 1
+            inside = at < last
+            at, last = at[inside], last[inside]
+        return visited
 
 
-def own_walk(steps: Steps, lengths: Ints) -> Walk:
-    """The trajectory of an engine that accepts lengths [S], over a recording with a lattice at every output position.
-
-    Each request starts at its first recorded offset; accepting L drafts at offset o leads to offset o + L + 1. The
-    trajectory ends behind the last recorded offset.
-    """
-    size = int(steps.offset.max()) + 2 + steps.positions if len(steps) else 1
-    place = np.full((len(steps.texts), size), -1, dtype=np.int64)
-    place[steps.request, steps.offset] = np.arange(len(steps))
-    visited = np.zeros(len(steps), dtype=np.bool_)
-    first = np.unique(steps.request, return_index=True)[1]
-    at = first.astype(np.int64)
-    while len(at):
-        visited[at] = True
-        at = place[steps.request[at], steps.offset[at] + lengths[at] + 1]
-        at = at[at >= 0]
-    return Walk(visited, (lengths + 1).astype(np.int32))
-
-
-def is_dense(steps: Steps) -> bool:
-    """Whether every output position between a request's first and last step has a lattice."""
-    same = steps.request[1:] == steps.request[:-1]
-    return bool((~same | (steps.offset[1:] == steps.offset[:-1] + 1)).all()) and len(steps) > 0
+def places(steps: Steps) -> Places:
+    """The places of these steps."""
+    return Places(steps.request, steps.offset, len(steps.texts))

@@ -68,7 +68,14 @@ def lattices(draw: st.DrawFn, positions: int = 4, width: int = 4, steps: int = 3
 
 
 def recording(
-    requests: int, seed: int, *, prefix: str = "r", tokens: int = 12, positions: int = 3, conditioned: bool = True
+    requests: int,
+    seed: int,
+    *,
+    prefix: str = "r",
+    tokens: int = 12,
+    positions: int = 3,
+    conditioned: bool = True,
+    vocabulary: int = VOCABULARY - 5,
 ) -> Steps:
     """A dense recording that passes every check: each request has `tokens` output tokens and one step at each."""
     rng = np.random.default_rng(seed)
@@ -76,7 +83,7 @@ def recording(
     for number in range(requests):
         steps = random_steps(tokens, positions, 4, seed * 100 + number, conditioned=conditioned)
         prompt = int(rng.integers(2, 6))
-        text = rng.integers(0, VOCABULARY - 5, prompt + tokens + positions + 1).astype(np.int32)
+        text = rng.integers(0, vocabulary, prompt + tokens + positions + 1).astype(np.int32)
         window = text[prompt + np.arange(tokens)[:, None] + np.arange(positions + 2)]
         ids, hit = steps.ids.copy(), rng.random((tokens, positions)) < 0.8
         for s, d in np.argwhere(hit):  # the target's token takes a random rank, unless it is there already

@@ -1,0 +1,177 @@
+"""`specpilot replay`: what every draft tree would accept on recorded lattices."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specpilot_cli.commands._options import Out
+from specpilot_cli.core import console
+from specpilot_cli.core.errors import UsageFault
+
+if TYPE_CHECKING:
+    from specpilot_cli.artifacts.replay import Curve, ReplayBody
+    from specpilot_cli.replay.run import Options
+
+MOST_NODES = 4096
+SHOWN = 8
+"""Budgets a table shows; the artifact has all."""
+
+
+def whole_numbers(text: str, option: str, most: int) -> tuple[int, ...]:
+    """`16,32,63` or `1..256` (or both) as ascending numbers.
+
+    Raises:
+        UsageFault: anything else, or outside 1..most.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:\.\.(\d{1,6}))?\s*", part)
+        if not match:
+            raise UsageFault(f"{option}: '{part}' is no number and no range.", "", "Write 16,32,63 or 1..256.")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not 1 <= low <= high <= most:
+            raise UsageFault(f"{option}: {part.strip()} is not within 1..{most}.")
+        found |= set(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def replay(
+    lattices: Annotated[list[str], typer.Argument(metavar="LATTICE...", help="Recorded lattices: folder or index.")],
+    builders: Annotated[
+        str, typer.Option("--builder", "-b", help="Comma-separated; `all` for every one.")
+    ] = "chain,best-first,oracle",
+    nodes: Annotated[str, typer.Option("--nodes", "-n", help="Node budgets: 16,32,63 or 1..256.")] = "16,32,63",
+    positions: Annotated[
+        str | None, typer.Option("--positions", help="Draft positions, such as 8,16.", show_default="as recorded")
+    ] = None,
+    cost: Annotated[
+        str | None, typer.Option("--cost", metavar="PROFILE", help="Profile: turn τ(N) into speed-up(N).")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=2, help="Also compare one shared budget for so many requests with equal shares.")
+    ] = None,
+    convert: Annotated[
+        tuple[float, str, str] | None,
+        typer.Option(metavar="VALUE FROM TO", help="An acceptance length under another definition, on these steps."),
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Read no more (whole shards).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of batches.")] = 0,
+    out: Out = None,
+) -> None:
+    """Say how many tokens a step every draft tree would accept, exactly, without an engine.
+
+    A dense recording (a lattice at every output position, as `lattice record` makes) is walked as an engine with that
+    tree would: own steps. Otherwise the recorded steps are taken as they are.
+
+    Example: specpilot replay lattices/ -b all -n 1..256 --cost profile.json -o replay.json
+    """
+    from specpilot_cli.artifacts.base import envelope_fields
+    from specpilot_cli.artifacts.io import Writer, load
+    from specpilot_cli.artifacts.replay import ReplayArtifact
+    from specpilot_cli.replay.stage import run
+
+    options = _options(builders, nodes, positions, max_steps, batch, seed)
+    writer = Writer(out, "replay")
+    profile = load(cost, "profile") if cost else None
+    result = run(lattices, options, profile.artifact.body if profile else None)
+    inputs = result.inputs + ((profile.source,) if profile else ())
+    caveats = result.caveats + (profile.artifact.caveats if profile else ())
+    _tell(result.body)
+    for caveat in caveats:
+        console.say(f"caveat: {caveat}")
+    if convert:
+        value, source, target = convert
+        console.verdict(f"{value:g} {source} = {result.convert(value, source, target):.3f} {target}")
+    writer.finish(ReplayArtifact(**envelope_fields(inputs=inputs, caveats=caveats), body=result.body))
+
+
+def _options(
+    builders: str, nodes: str, positions: str | None, max_steps: int | None, batch: int | None, seed: int
+) -> Options:
+    from specpilot_cli.replay.builders.registry import NAMES, ORACLE, builder
+    from specpilot_cli.replay.run import Options
+
+    names = NAMES if builders == "all" else tuple(dict.fromkeys(name.strip() for name in builders.split(",")))
+    for name in names:
+        if name != ORACLE:
+            builder(name)
+    return Options(
+        builders=names,
+        nodes=whole_numbers(nodes, "--nodes", MOST_NODES),
+        positions=whole_numbers(positions, "--positions", 255) if positions else None,
+        max_steps=max_steps,
+        batch=batch,
+        seed=seed,
+    )
+
+
+def _tell(body: ReplayBody) -> None:
+    from specpilot_cli.commands._tables import table
+
+    for item in body.lattices:
+        said = {True: "the chain's replay is the engine's run", False: "THE CHAIN'S REPLAY IS NOT THE ENGINE'S RUN"}
+        console.verdict(
+            f"{item.name}: {item.lattices} lattices of {item.requests} requests, {item.drafter}"
+            + (f"; {said[item.chain_equals_engine]}" if item.chain_equals_engine is not None else "")
+        )
+    for lattice, positions in dict.fromkeys((c.lattice, c.positions) for c in body.curves):
+        same = [c for c in body.curves if (c.lattice, c.positions) == (lattice, positions)]
+        heads = ("builder", "nodes", "τ", "low", "high", "1st %", "accepted/node", "µs/tree")
+        rows = [row for curve in same for row in _rows(curve)]
+        table(f"{lattice}, {positions} positions: tokens a step, 95 % interval ({same[0].walk})", heads, rows)
+    _tell_lengths(body)
+    _tell_cost(body)
+    for point in body.shared:
+        gain = (point.shared_tau / point.equal_tau - 1) * 100
+        console.verdict(
+            f"{point.lattice}: batch {point.batch}, {point.positions} positions, {point.budget} nodes: equal shares"
+            f" τ {point.equal_tau:.3f}, shared {point.shared_tau:.3f} ({gain:+.1f} %)"
+        )
+
+
+def _rows(curve: Curve) -> list[tuple[str, ...]]:
+    """At most `SHOWN` budgets, the largest among them."""
+    step = max(1, -(-len(curve.points) // SHOWN))
+    return [
+        (
+            curve.builder, str(point.nodes or "-"), f"{point.tau:.3f}", f"{point.low:.3f}", f"{point.high:.3f}",
+            f"{100 * point.position_rate[0]:.0f}", f"{point.accepted_per_node:.3f}" if point.nodes else "",
+            f"{curve.tree_us:.1f}",
+        )
+        for point in curve.points[::-1][::step][::-1]
+    ]  # fmt: skip
+
+
+def _tell_lengths(body: ReplayBody) -> None:
+    from specpilot_cli.commands._tables import table
+
+    if body.lengths is None:
+        return
+    known = body.lengths
+    table(
+        f"acceptance lengths of the same steps ({known.lattice}, {known.builder}, {known.nodes} nodes)",
+        ("definition", "value", "used by"),
+        [(row.name, f"{row.value:.3f}", row.used_by) for row in known.rows if row.used_by or not row.first],
+    )
+
+
+def _tell_cost(body: ReplayBody) -> None:
+    if body.cost is None:
+        return
+    for region in body.cost.flat:
+        console.say(
+            f"c is flat from {region.first_nodes} to {region.last_nodes} nodes ({region.step_ms:.2f} ms a step)"
+        )
+    for curve in body.cost.curves:
+        console.verdict(
+            f"{curve.lattice} {curve.builder}, {curve.positions} positions: best at {curve.best_nodes} nodes,"
+            f" {curve.best_speedup:.2f}× AR"
+        )
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(replay)
