@@ -6,8 +6,10 @@ The layout is defined by `reference.bit_positions` and drawn in the README.
 from dataclasses import dataclass
 
 import torch
+from specpilot_kernels.w12_pack import native
+from specpilot_kernels.w12_pack.native import RECORD_BYTES, TILE_CHANNELS, TILE_K
 
-TILE_CHANNELS, TILE_K, RECORD_BYTES, VIEW_BYTES = 128, 64, 12288, 8192
+VIEW_BYTES = 8192
 WINDOW = 16
 _SIGN, _MAGNITUDE, _INFINITY, _FIRST_NORMAL = -32768, 0x7FFF, 0x7F80, 0x0080
 _CHANNELS_PER_CHUNK = {"cpu": 128, "cuda": 4096}  # the passes over a chunk stay in a core's cache, or fill a GPU
@@ -177,9 +179,17 @@ def pack(weight: torch.Tensor) -> W12Tensor:
     if weight.dtype != torch.bfloat16 or weight.dim() != 2 or not weight.numel():
         raise W12FormatError(f"weight must be a non-empty BF16 matrix, got {weight.dtype} {tuple(weight.shape)}")
     n, k = weight.shape
-    tiles, steps = -(-n // TILE_CHANNELS), -(-k // TILE_K)
-    device = weight.device
     bits = weight.detach().contiguous().view(torch.int16)
+    on_cpu = bits.device.type == "cpu" and native.available()
+    records, low, count, column, pattern = native.pack(bits) if on_cpu else _pack_with_torch(bits)
+    start = torch.nn.functional.pad(count.cumsum(0), (1, 0)).int()
+    return W12Tensor((n, k), records, low, start, column, pattern)
+
+
+def _pack_with_torch(bits: torch.Tensor) -> native.Parts:
+    n, k = bits.shape
+    tiles, steps = -(-n // TILE_CHANNELS), -(-k // TILE_K)
+    device = bits.device
     records = torch.empty(tiles, steps, RECORD_BYTES, dtype=torch.uint8, device=device)
     low = torch.ones(tiles * TILE_CHANNELS, dtype=torch.int16, device=device)
     count = torch.zeros(tiles * TILE_CHANNELS, dtype=torch.int64, device=device)
@@ -198,13 +208,23 @@ def pack(weight: torch.Tensor) -> W12Tensor:
             codes = torch.nn.functional.pad(codes, (0, missing[0], 0, missing[1]))
         tile = first // TILE_CHANNELS
         records[tile : tile + codes.shape[0] // TILE_CHANNELS] = _to_records(codes)
-    start = torch.nn.functional.pad(count.cumsum(0), (1, 0)).int()
-    return W12Tensor((n, k), records, low.to(torch.uint8), start, torch.cat(columns), torch.cat(patterns))
+    return records, low.to(torch.uint8), count, torch.cat(columns), torch.cat(patterns)
 
 
 def unpack(packed: W12Tensor) -> torch.Tensor:
     """The BF16 matrix `[N, K]`, bit for bit what was packed. Raises `W12FormatError` when the parts do not fit."""
     check(packed)
+    n, k = packed.shape
+    if packed.records.device.type == "cpu" and native.available():
+        out = native.unpack(packed.records, packed.window_low, n, k)
+    else:
+        out = _unpack_with_torch(packed)
+    channel = torch.repeat_interleave(packed.escape_start.diff().long())
+    out[channel, packed.escape_column.long()] = packed.escape_bits
+    return out.view(torch.bfloat16)
+
+
+def _unpack_with_torch(packed: W12Tensor) -> torch.Tensor:
     n, k = packed.shape
     out = torch.empty(n, k, dtype=torch.int16, device=packed.records.device)
     chunk_channels = _CHANNELS_PER_CHUNK.get(out.device.type, 1024)
@@ -213,9 +233,7 @@ def unpack(packed: W12Tensor) -> torch.Tensor:
         codes = _from_records(packed.records[tile])[: n - first, :k]
         low = packed.window_low[first : first + codes.shape[0]].to(torch.int16)
         out[first : first + codes.shape[0]] = codes + (low << 7)[:, None]
-    channel = torch.repeat_interleave(packed.escape_start.diff().long())
-    out[channel, packed.escape_column.long()] = packed.escape_bits
-    return out.view(torch.bfloat16)
+    return out
 
 
 def view8(packed: W12Tensor) -> torch.Tensor:

@@ -1,12 +1,25 @@
 """W12 codec: bitwise against the one-weight-at-a-time reference, and bitwise round trips."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot_kernels.w12_pack import op, reference
+from specpilot_kernels.w12_pack import native, op, reference
+
+QWEN_27B = [(34816, 5120), (5120, 17408), (14336, 5120), (5120, 6144), (16384, 5120)]
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "torch"])
+def codec(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test runs with the compiled codec and with torch alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECPILOT_W12_CODEC", request.param)
+        if request.param == "compiled" and not native.available():
+            pytest.skip("needs a C compiler")
+        yield request.param
 
 
 def as_bf16(bits: torch.Tensor) -> torch.Tensor:
@@ -76,14 +89,51 @@ def test_windows_and_escapes_equal_the_reference(rows: list[list[int]], data: st
     assert_same_bits(op.unpack(packed), weight)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 2**31), st.floats(-30, 30), st.sampled_from([0, 1]))
-def test_random_matrices_round_trip(n: int, k: int, seed: int, log2_scale: float, wild: float) -> None:
+def round_trip(n: int, k: int, seed: int, log2_scale: float, wild: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     weight = (torch.randn(n, k, generator=generator) * 2**log2_scale).bfloat16()
     noise = as_bf16(torch.randint(0, 65536, (n, k), generator=generator))
     weight = torch.where(torch.rand(n, k, generator=generator) < wild, noise, weight)
     assert_same_bits(op.unpack(op.pack(weight)), weight)
+
+
+MATRICES = (
+    st.integers(1, 300),
+    st.integers(1, 200),
+    st.integers(0, 2**31),
+    st.floats(-30, 30),
+    st.sampled_from([0, 0.001, 0.3, 1]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(*MATRICES)
+def test_random_matrices_round_trip(n: int, k: int, seed: int, log2_scale: float, wild: float) -> None:
+    round_trip(n, k, seed, log2_scale, wild)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None, database=None)
+@given(*MATRICES)
+def test_ten_thousand_matrices_round_trip(n: int, k: int, seed: int, log2_scale: float, wild: float) -> None:
+    round_trip(n, k, seed, log2_scale, wild)
+
+
+def test_both_codecs_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = gaussian(300, 200)
+    weight[7, :9] = as_bf16(torch.tensor([0, 1, 0x8000, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF, 0x0080, 0x7F7F]))
+    weight[9] = as_bf16(torch.randint(0, 65536, (200,), generator=torch.Generator().manual_seed(2)))
+    one = op.pack(weight)
+    monkeypatch.setenv("SPECPILOT_W12_CODEC", "torch")
+    two = op.pack(weight)
+    for name in ("records", "window_low", "escape_start", "escape_column", "escape_bits"):
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "k"), QWEN_27B)
+def test_gaussian_weights_of_a_27b_model_cost_at_most_12_03_bits(n: int, k: int) -> None:
+    assert 12.0 < op.pack(gaussian(n, k, seed=n)).bits_per_weight < 12.03  # 17408 columns: 12.006
 
 
 def test_gaussian_weights_cost_little_more_than_twelve_bits() -> None:
