@@ -32,6 +32,7 @@ def profile(
     from specpilot_cli.artifacts.profile import ProfileArtifact
     from specpilot_cli.deployment import load_deployment, load_requests
     from specpilot_cli.profiling.run import profile as run
+    from specpilot_cli.profiling.sglang_checks import caveats
 
     chosen = load_deployment(deployment)
     request_set = load_requests(chosen.requests, "develop", limit=requests)
@@ -42,7 +43,10 @@ def profile(
         Source(name=f"{request_set.record.name}.jsonl", sha256=request_set.record.sha256),
     )
     _tell(body)
-    writer.finish(ProfileArtifact(**envelope_fields(inputs=inputs), body=body))
+    doubts = (
+        caveats(body.server.info, body.deployment.shape.concurrency) if body.deployment.engine != "miniengine" else ()
+    )
+    writer.finish(ProfileArtifact(**envelope_fields(inputs=inputs, caveats=doubts), body=body))
     console.say(f"next: specpilot ceiling {writer.path or '-'}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specpilot_cli.core.errors import UsageFault
 from specpilot_cli.engine.base import Adapter
 
-ENGINES = ("miniengine",)
+ENGINES = ("miniengine", "sglang-0.5.20")
 
 
 def adapter(name: str) -> Adapter:
@@ -18,4 +18,8 @@ def adapter(name: str) -> Adapter:
         from specpilot_cli.engine.miniengine.adapter import MiniengineAdapter
 
         return MiniengineAdapter()
+    if name == "sglang-0.5.20":
+        from specpilot_cli.engine.sglang.adapter import SglangAdapter
+
+        return SglangAdapter()
     raise UsageFault(f"There is no engine '{name}'.", "", "Known: " + ", ".join(ENGINES))

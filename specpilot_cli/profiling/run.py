@@ -54,6 +54,10 @@ def profile(worktree: Path, deployment: Deployment, requests: RequestSet, extra_
         ExternalFailed: the engine failed. EnvironmentUnusable: the worktree is not one of the deployment's engine.
     """
     record = deployment.record
+    if record.engine.startswith("sglang"):
+        from specpilot_cli.profiling.sglang_run import profile as profile_sglang
+
+        return profile_sglang(worktree, deployment, requests, extra_args)
     args = (*record.server_args, *extra_args)
     with tempfile.TemporaryDirectory(prefix="specpilot-profile-") as scratch:
         server = adapter(record.engine).launch(worktree, args, log=Path(scratch) / "server.log")

@@ -1,0 +1,54 @@
+"""GPU kernel name → kernel class, for SGLang 0.5.20 on Hopper.
+
+Names were read off a trace of the stock engine on one H200 (engine/sglang/README.md) and off its sources. A matrix
+product's name says nothing about which projection it is; `gemm_names` tells that from the order of products in a pass.
+"""
+
+from __future__ import annotations
+
+import re
+
+GEMM = "gemm"
+LM_HEAD = "lm_head"
+
+_RULES: tuple[tuple[str, str], ...] = (
+    ("gdn_commit", r"mamba_state|conv_window_scatter|replay_state|track_mamba|fused_slot_(copy|clear)"),
+    ("gdn_recurrence", r"delta_rule|gdn_gating|chunk_fwd_kernel_o|recompute_w_u|l2norm_fwd|chunk_local_cumsum"),
+    ("gdn_conv", r"causal_conv1d|qkvzba"),
+    ("attention_prep", r"kv_indices|num_kv_splits|kv_splits|prepare_varlen|build_page_table|draft_block_metadata"),
+    (
+        "attention",
+        r"flash_fwd|flash_bwd|FlashAttn|fmha|_fwd_grouped_kernel|_fwd_kernel|BatchDecode|BatchPrefill|merge_state|"
+        r"verify_attn|unified_attention",
+    ),
+    ("selector", r"selector_walk|[Tt]op_?[Kk]|radix_?(sort|select|topk)|gatherTopK|sbtopk|bitonicSort"),
+    ("sampling", r"[Aa]rg_?[Mm]ax|accept_bonus|[Ss]ampling|softmax|SoftMax|multinomial|verify_tree|build_tree"),
+    (GEMM, r"nvjet|[Gg]emm|GEMM|gemv|splitK|split_k|xmma|cublas"),
+    ("norm_act", r"[Nn]orm|act_and_mul|activation|silu|SiLU|rope|[Rr]otary|sigmoid_mul"),
+    (
+        "kv_write",
+        r"store_?(kv_?)?cache|kvcache|set_kv_buffer|reshape_and_cache|copy_all_layer_kv|write_req_to_token|req_to_token",
+    ),
+    (
+        "copy",
+        r"Mem(cpy|set)|[Cc]opy|CatArray|[Ff]ill|[Ii]ndex|[Gg]ather|[Ss]catter|embedding|position|prepare_dflash",
+    ),
+)
+_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _RULES)
+
+ACCEPTS = re.compile(r"accept_bonus|verify_tree|[Aa]rg_?[Mm]ax|[Ss]ampling|accept")
+"""Kernels that decide what is accepted: the last of them after the target's pass ends the accept phase."""
+OPENS_STEP = re.compile(r"prepare_dflash_draft_block|prepare_dspark|prepare_draft_block")
+"""Kernels that prepare the next draft block before the draft's pass is marked."""
+ATTACHED = re.compile(r"splitK|split_k|reduce_kernel_gemm|cublasLt.*reduce")
+"""Second kernels of a split product."""
+
+
+def kernel_class(name: str) -> str:
+    """Class of a kernel by its name alone; `other` where no rule knows it."""
+    return next((found for found, pattern in _COMPILED if pattern.search(name)), "other")
+
+
+def gemm_names(products: int, expected: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Projection of each product of a pass, in order; None where their number is not the model's."""
+    return expected if products == len(expected) else None
