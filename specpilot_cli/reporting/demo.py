@@ -22,6 +22,11 @@ ENTRY = "tree"
 VARY = "speculative_tree_nodes"
 DESIGN = ("--order", "AB")
 """Each request once a side: requests differ more than repeats do, so many requests make the narrower interval."""
+NOISY_DESIGN = ("--order", "ABBA")
+"""Each request twice a side, for a machine where repeats differ as much as requests do."""
+NOISY = 0.035
+"""Noise from which the demo takes that design. The tree's gain is about 1.16 with an interval of 4 % either way, and
+its lower bound has to exceed 1.01 + 2 noise."""
 FAULT = HERE / "faults" / "bias7.patch"
 
 
@@ -32,6 +37,8 @@ class Demo:
     folder: Path
     command: tuple[str, ...] = (sys.executable, "-m", "specpilot_cli")
     seconds: float = 0.0
+    design: tuple[str, ...] = DESIGN
+    noise: str = "noise.json"
     summary: list[tuple[str, str]] = field(default_factory=list)
 
     def run(self, why: str, *args: str, expect: Sequence[ExitCode] = (ExitCode.OK,)) -> ExitCode:
@@ -63,7 +70,7 @@ class Demo:
 
 def _measure(demo: Demo) -> None:
     demo.run("Stock: the embedded engine as a git repository; its tree id is its identity.", "stock", "init", "stock")
-    demo.run("Where does a step's time go?", "profile", "stock", "--requests", "5", "-o", "profile.json")
+    demo.run("Where does a step's time go?", "profile", "stock", "--requests", "4", "-o", "profile.json")
     demo.run("How fast could it be, and what holds it back?", "ceiling", "profile.json", "-o", "ceiling.json")
     profile, ceiling = demo.body("profile.json"), demo.body("ceiling.json")
     demo.note("stock against AR", f"{profile.speedup_over_ar:.2f}×, accept length τ {profile.acceptance.tau:.2f}")
@@ -77,22 +84,28 @@ def _improve(demo: Demo) -> None:
     )  # fmt: skip
     demo.run(
         "How far apart do two identical systems measure on this machine?",
-        "pair-run", "stock", "--noise", *DESIGN, "-o", "noise.json",
+        "pair-run", "stock", "--noise", *demo.design, "-o", demo.noise,
     )  # fmt: skip
+    if demo.body(demo.noise).noise > NOISY:  # decided before anything of the candidate is measured
+        demo.design, demo.noise = NOISY_DESIGN, "noise-2.json"
+        demo.run(
+            "Too far for the gain that is expected: this machine is noisy, so every request is measured twice a side.",
+            "pair-run", "stock", "--noise", *demo.design, "-o", demo.noise,
+        )  # fmt: skip
 
 
 def _seal(demo: Demo) -> None:
     for number in ("1", "2"):
         demo.run(
-            f"Is the tree faster? On requests that nothing has read yet, interleaved A B, B A: run {number} of 2.",
-            "pair-run", "stock", "tree", "--split", "sealed", *DESIGN, "--seed", number,
-            "--vary", VARY, "--noise-from", "noise.json", "-o", f"final-{number}.json",
+            f"Is the tree faster? On requests that nothing has read yet, interleaved: run {number} of 2.",
+            "pair-run", "stock", "tree", "--split", "sealed", *demo.design, "--seed", number,
+            "--vary", VARY, "--noise-from", demo.noise, "-o", f"final-{number}.json",
         )  # fmt: skip
         demo.run(
             "Every token of it against the stock target's own choice.",
             "force-tokens", f"final-{number}.json", "--scorer", "stock", "-o", f"forced-{number}.json",
         )  # fmt: skip
-    evidence = ("final-1.json", "final-2.json", "forced-1.json", "forced-2.json", "noise.json")
+    evidence = ("final-1.json", "final-2.json", "forced-1.json", "forced-2.json", demo.noise)
     demo.run(
         "What passed is sealed: a signed statement over these files.",
         "seal", "make", *evidence, "--seen", "profile.json", "-o", "seal.json",
@@ -120,7 +133,7 @@ def _reject(demo: Demo) -> None:
     speeds = (ExitCode.OK, ExitCode.NEGATIVE, ExitCode.INDETERMINATE)
     demo.run(
         "Its speed alone gives nothing away.",
-        "pair-run", "stock", "faulty", *DESIGN, "--starts", "1", "--requests", "12", "--noise-from", "noise.json",
+        "pair-run", "stock", "faulty", *demo.design, "--starts", "1", "--requests", "12", "--noise-from", demo.noise,
         "-o", "fault-pair.json", expect=speeds,
     )  # fmt: skip
     demo.run(
