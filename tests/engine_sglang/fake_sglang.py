@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY = 64
+STEP_S = 0.002
 FILE = Path(__file__).parents[1] / "fake.json"
 PLAN: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+TRACE = Path(PLAN["trace"]).read_bytes() if "trace" in PLAN else b"trace"
 
 
 def flags(argv: list[str]) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
             PLAN["trace_dir"] = body["output_dir"]
             self._answer("Start profiling.\n")
         elif self.path == "/stop_profile":
-            (Path(PLAN["trace_dir"]) / "1-TP-0.trace.json.gz").write_bytes(b"trace")
+            (Path(PLAN["trace_dir"]) / "1-TP-0.trace.json.gz").write_bytes(TRACE)
             self._answer("Stop profiling. This will take some time.\n")
         elif PLAN.get("die"):
             print("RuntimeError: planned failure", flush=True)
@@ -150,6 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             self._stream(body)
         else:
             ids = body["input_ids"]
+            time.sleep(STEP_S * len(steps(int(body["sampling_params"]["max_new_tokens"]))))
             many = [self._one(i, body) for i in (ids if isinstance(ids[0], list) else [ids])]
             self._answer(many if isinstance(ids[0], list) else many[0])
 
@@ -177,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
                 "meta_info": meta(body["input_ids"], output[:done], finish if last else None, lengths),
             }
             self.wfile.write(b"data: " + json.dumps(item).encode() + b"\n\n")
-            time.sleep(0.002)
+            time.sleep(STEP_S)
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 

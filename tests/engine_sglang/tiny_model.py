@@ -22,7 +22,7 @@ CONFIG = {
     "max_position_embeddings": 2048,
     "vocab_size": 512,
     "torch_dtype": "float32",
-    "tie_word_embeddings": True,
+    "tie_word_embeddings": False,
     "attention_bias": False,
     "eos_token_id": 1,
     "bos_token_id": 0,
@@ -64,6 +64,7 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
     norms |= {"self_attn.q_norm": head, "self_attn.k_norm": head}
     tensors = {"model.embed_tokens.weight": source.normal(size=(512, hidden)), "model.norm.weight": np.ones(hidden)}
+    tensors["lm_head.weight"] = source.normal(size=(512, hidden))  # a tied head would repeat the last token for ever
     for layer in range(2):
         for name, (rows, columns) in shapes.items():
             tensors[f"model.layers.{layer}.{name}.weight"] = source.normal(size=(rows, columns)) / columns**0.5
