@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,3 +137,23 @@ def test_a_server_without_the_fp32_head_does_not_score(
             server.score([1, 2], [3])
     finally:
         server.close()
+
+
+def test_nothing_survives_a_controller_that_is_killed(
+    place: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock, model, stubs = place
+    args = ("--model-path", str(model), *FLAGS)
+    code = (
+        "import time\nfrom pathlib import Path\nfrom specpilot_cli.engine.sglang.adapter import SglangAdapter\n"
+        f"SglangAdapter().launch(Path({str(stock)!r}), {args!r}, log=Path({str(tmp_path / 'log')!r}), timeout_s=400)\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    env = {**os.environ, "SPECPILOT_SGLANG_PYTHON": str(PYTHON), "SPECPILOT_SGLANG_PATH": str(stubs)}
+    controller = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
+    assert controller.stdout is not None and controller.stdout.readline() == b"ready\n"
+    engine = psutil.Process(controller.pid).children(recursive=True)
+    assert len(engine) >= 3, "leader, scheduler and detokenizer"
+    os.kill(controller.pid, signal.SIGKILL)
+    controller.communicate()
+    assert gone(engine)
