@@ -65,11 +65,16 @@ class EngineProcess:
     """A child in its own process group, so that killing it takes its children along.
 
     Its environment is `engine_environment` plus `env`. Start it from a thread that outlives it (`_tethered`).
+
+    Args:
+        grace_s: time between SIGTERM and SIGKILL; 0 for an engine that has nothing to put away.
     """
 
-    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, grace_s: float = 3.0
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.log, self._killed = log, False
+        self.log, self._killed, self._grace_s = log, False, grace_s
         self._home = Path(tempfile.mkdtemp(prefix="specpilot-engine-"))
         with open(log, "ab") as sink:
             try:
@@ -130,11 +135,12 @@ class EngineProcess:
             tree = [leader, *leader.children(recursive=True)]
         except psutil.NoSuchProcess:
             tree = []
+        if self._grace_s:
+            for process in tree:
+                with suppress(psutil.NoSuchProcess):
+                    process.terminate()
+            _, tree = psutil.wait_procs(tree, timeout=self._grace_s)
         for process in tree:
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-        _, stubborn = psutil.wait_procs(tree, timeout=3)
-        for process in stubborn:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         with suppress(ProcessLookupError, PermissionError):  # children of a leader that was dead already
