@@ -77,7 +77,7 @@ class Copied:
         }
         place.unlink(missing_ok=True)
         done = subprocess.run(
-            [*argv, "-d", f"./{self.deployment.id}.toml", "--order", "AB", "--seed", str(seed)],
+            [*argv, "-d", f"./{self.deployment.id}.toml", "--order", "AB", "--starts", "1", "--seed", str(seed)],
             cwd=self.folder, env=env, capture_output=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         if not place.exists():
