@@ -1,0 +1,70 @@
+"""Random lattices, half of them full of ties, through the kernels and the reference: `python cases.py cpu|cuda`."""
+
+import itertools
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "_testing")
+
+import torch  # noqa: E402
+from mount import mount  # noqa: E402
+
+mount()
+from specpilot_kernels.best_first_select import op, reference  # noqa: E402
+
+SHAPES = [(1, 1, 1), (2, 3, 4), (3, 5, 7), (2, 8, 16), (1, 16, 16), (1, 2, 40)]
+SMALL_NODES, MORE_NODES = (1, 2, 15, 33), (63, 192)
+
+
+def lattice(
+    batch: int, positions: int, candidates: int, seed: int, ties: bool, device: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """ids, unary, pair; scores with ties are multiples of 1/4."""
+    draw = torch.Generator().manual_seed(seed)
+    shape = (batch, positions, candidates)
+    ids = torch.randint(1, 50_000, shape, generator=draw).int()
+    if ties:
+        unary = -torch.randint(0, 4, shape, generator=draw) / 4
+        pair = -torch.randint(0, 4, (*shape, candidates), generator=draw) / 4
+    else:
+        unary = (2 * torch.randn(shape, generator=draw)).log_softmax(-1)
+        pair = (2 * torch.randn(*shape, candidates, generator=draw)).log_softmax(-1)
+    pair[:, 0] = pair[:, 0, :1]
+    return ids.to(device), unary.to(device), pair.contiguous().to(device)
+
+
+def differences(
+    ids: torch.Tensor, unary: torch.Tensor | None, pair: torch.Tensor | None, nodes: int, seed: int
+) -> list[str]:
+    """Names of the outputs that are not the reference's. Outputs are poisoned first: what nobody wrote is wrong."""
+    tree = op.Tree.empty(ids.shape[0], nodes, ids.device)
+    for name, buffer in vars(tree).items():
+        buffer.fill_(True if name == "mask" else -77)
+    op.select(ids, unary, pair, nodes, out=tree)
+    wrong = []
+    for b, listed in enumerate(reference.select(unary, pair, nodes)):
+        for name, expected in reference.arrays(listed, ids[b].cpu(), nodes).items():
+            if not torch.equal(getattr(tree, name)[b].cpu().to(expected.dtype), expected):
+                wrong.append(f"{name} of request {b} (seed {seed}, {list(ids.shape)}, {nodes} nodes)")
+    return wrong
+
+
+def main(device: str) -> int:
+    """Every shape, budget, kind of scores and of ties."""
+    wrong: list[str] = []
+    count = 0
+    budgets = SMALL_NODES if device == "cpu" else SMALL_NODES + MORE_NODES
+    for seed, (shape, nodes, ties, kind) in enumerate(
+        itertools.product(SHAPES, budgets, (False, True), ("both", "pair", "unary"))
+    ):
+        ids, unary, pair = lattice(*shape, seed, ties, device)
+        wrong += differences(ids, None if kind == "pair" else unary, None if kind == "unary" else pair, nodes, seed)
+        count += 1
+    for line in wrong[:20]:
+        print("WRONG", line)
+    print(f"{count} lattices, {len(wrong)} wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,67 @@
+"""Node for node equal to the reference, ties included. On a CPU the kernels run in Triton's interpreter.
+
+The interpreter has to be chosen before Triton is imported, so the CPU tests run in a process of their own.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+CASES = Path(__file__).with_name("cases.py")
+
+
+def run_cases(device: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(CASES.parents[1] / "_testing")}
+    if device == "cpu":
+        env["TRITON_INTERPRET"] = "1"
+    return subprocess.run([sys.executable, str(CASES), device], capture_output=True, text=True, env=env, check=False)
+
+
+def test_equal_to_the_reference_in_the_interpreter() -> None:
+    done = run_cases("cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 wrong" in done.stdout and int(done.stdout.split()[0]) > 100
+
+
+@pytest.mark.gpu
+def test_equal_to_the_reference_on_the_device() -> None:
+    done = run_cases("cuda")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 wrong" in done.stdout
+
+
+@pytest.mark.parametrize("signature", ["both", "pair", "unary"])
+def test_compiles_for_hopper(signature: str) -> None:
+    """To a cubin, without spills to local memory."""
+    code = (
+        "import triton; from mount import mount; mount();"
+        "from specpilot_kernels.best_first_select.compiled import compile_pick, compile_link;"
+        f"pick = compile_pick({signature!r}); link = compile_link();"
+        "assert pick.asm['cubin'] and link.asm['cubin'];"
+        "assert 'redux.sync' in pick.asm['ptx'];"
+        "assert '.local' not in pick.asm['ptx'], 'spills'"
+    )
+    env = {**os.environ, "PYTHONPATH": str(CASES.parents[1] / "_testing")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_bad_arguments_are_refused() -> None:
+    from specpilot_kernels.best_first_select import op
+
+    ids, unary = torch.zeros(1, 2, 3, dtype=torch.int32), torch.zeros(1, 2, 3)
+    for arguments, message in [
+        ((ids, None, None, 4), "give unary scores"),
+        ((ids, unary, None, 0), "nodes must be from 1 to 255"),
+        ((ids, unary[:, :1], None, 4), "unary must be contiguous"),
+        ((ids.long(), unary, None, 4), "ids must be contiguous torch.int32"),
+        ((ids, None, torch.zeros(1, 2, 3, 4), 4), "pair must be contiguous"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            op.select(*arguments)
