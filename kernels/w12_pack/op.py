@@ -16,7 +16,11 @@ _CHANNELS_PER_CHUNK = {"cpu": 128, "cuda": 4096}  # the passes over a chunk stay
 
 
 class W12FormatError(ValueError):
-    """The packed tensors contradict each other or the format."""
+    """The packed tensors contradict each other or the format; `channel` where the fault lies in one."""
+
+    def __init__(self, message: str, channel: int | None = None) -> None:
+        super().__init__(message if channel is None else f"{message} (channel {channel})")
+        self.channel = channel
 
 
 @dataclass(frozen=True)
@@ -257,6 +261,13 @@ def _expect(fact: bool, message: str) -> None:
         raise W12FormatError(message)
 
 
+def _expect_channels(wrong: torch.Tensor, message: str) -> None:
+    """No channel may be marked."""
+    found = wrong.nonzero()
+    if found.numel():
+        raise W12FormatError(message, int(found[0]))
+
+
 def check(packed: W12Tensor) -> None:
     """Raise `W12FormatError` where shapes, windows or the escape list break the format (see `W12Tensor`)."""
     n, k = packed.shape
@@ -264,15 +275,19 @@ def check(packed: W12Tensor) -> None:
     padded = tiles * TILE_CHANNELS
     _expect(tuple(packed.records.shape) == (tiles, steps, RECORD_BYTES), f"records {tuple(packed.records.shape)}")
     _expect(tuple(packed.window_low.shape) == (padded,), f"window_low has {packed.window_low.numel()} channels")
-    bad = ((packed.window_low < 1) | (packed.window_low > 255 - WINDOW)).nonzero()
-    _expect(not bad.numel(), f"window of channel {int(bad[0]) if bad.numel() else -1} leaves the normal exponents")
+    low = packed.window_low
+    _expect_channels((low < 1) | (low > 255 - WINDOW), "the window leaves the normal exponents")
     _expect(tuple(packed.escape_start.shape) == (padded + 1,), f"escape_start: {packed.escape_start.numel()} entries")
     per_channel = packed.escape_start.diff()
     total = packed.escape_column.numel()
-    _expect(int(packed.escape_start[0]) == 0 and bool((per_channel >= 0).all()), "escape_start is not ascending from 0")
+    _expect(int(packed.escape_start[0]) == 0, "escape_start is not ascending from 0")
+    _expect_channels(per_channel < 0, "escape_start is not ascending")
     _expect(not bool(per_channel[n:].any()), "a padding channel has escapes")
     _expect(int(packed.escape_start[-1]) == total == packed.escape_bits.numel(), "the escape list is truncated")
     channel = torch.repeat_interleave(per_channel.long())
-    _expect(not bool(((packed.escape_column < 0) | (packed.escape_column >= k)).any()), "an escape column is outside K")
-    ordered = (packed.escape_column.diff() > 0) | (channel.diff() > 0)
-    _expect(bool(ordered.all()), "escape columns are not ascending inside a channel")
+    outside = (packed.escape_column < 0) | (packed.escape_column >= k)
+    if bool(outside.any()):
+        raise W12FormatError("an escape column is outside K", int(channel[outside][0]))
+    behind = (packed.escape_column.diff() <= 0) & (channel.diff() == 0)
+    if bool(behind.any()):
+        raise W12FormatError("escape columns are not ascending", int(channel[1:][behind][0]))

@@ -21,6 +21,7 @@ MODULES = (
     "force_tokens",
     "seal",
     "memory",
+    "w12",
     "show",
     "schema",
     "doctor",
