@@ -43,6 +43,8 @@ class Point(Record):
     low: Tau
     high: Tau
     steps: Count
+    engine_steps_tau: Tau | None
+    """The same at the steps that the recording engine took itself, wherever this builder would have got to."""
     nodes_used: NonNegative
     """Mean nodes a step."""
     accepted_per_node: NonNegative

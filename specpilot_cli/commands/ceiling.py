@@ -21,6 +21,9 @@ def ceiling(
     bandwidth_share: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Share of the peak bandwidth that counts as reachable.")
     ] = 0.90,
+    replay: Annotated[
+        str | None, typer.Option("--replay", metavar="REPLAY", help="Best τ from a replay, not the profile's oracle.")
+    ] = None,
     out: Out = None,
 ) -> None:
     """Say how much faster the deployment could be, and which of three factors to attack.
@@ -37,13 +40,15 @@ def ceiling(
 
     loaded = load(profile, "profile")
     settings = FloorSettings(flop_share=flop_share, bandwidth_share=bandwidth_share)
-    body, doubts = compute(loaded.artifact.body, settings)
-    caveats = loaded.artifact.caveats + doubts
+    replayed = load(replay, "replay") if replay else None
+    body, doubts = compute(loaded.artifact.body, settings, replayed.artifact.body if replayed else None)
+    caveats = loaded.artifact.caveats + (replayed.artifact.caveats if replayed else ()) + doubts
+    inputs = (loaded.source, replayed.source) if replayed else (loaded.source,)
     writer = Writer(out, "ceiling")
     _tell(body)
     for doubt in doubts:
         console.say(f"caveat: {doubt}")
-    writer.finish(CeilingArtifact(**envelope_fields(inputs=(loaded.source,), caveats=caveats), body=body))
+    writer.finish(CeilingArtifact(**envelope_fields(inputs=inputs, caveats=caveats), body=body))
 
 
 def _tell(body: CeilingBody) -> None:

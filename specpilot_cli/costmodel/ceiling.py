@@ -6,21 +6,23 @@ from typing import Literal
 
 from specpilot_cli.artifacts.ceiling import CeilingBody, ClassFloor, Factors, FloorSettings
 from specpilot_cli.artifacts.profile import ProfileBody
+from specpilot_cli.artifacts.replay import ReplayBody
 from specpilot_cli.core.errors import InputUnusable
+from specpilot_cli.costmodel.best_tau import from_profile, from_replay
 from specpilot_cli.costmodel.floor import class_floor
 
 
-def compute(profile: ProfileBody, settings: FloorSettings) -> tuple[CeilingBody, tuple[str, ...]]:
+def compute(
+    profile: ProfileBody, settings: FloorSettings, replay: ReplayBody | None = None
+) -> tuple[CeilingBody, tuple[str, ...]]:
     """The ceiling of a profile, and caveats where its inputs contradict each other.
 
+    Args:
+        replay: takes the place of the profile's own oracle.
     Raises:
-        InputUnusable: the profile recorded no oracle, or no kernel class.
+        InputUnusable: no oracle, no kernel class, or a replay of another deployment.
     """
-    acceptance = profile.acceptance
-    if acceptance.oracle_tau is None or acceptance.oracle_chain_tau is None:
-        raise InputUnusable(
-            "The profile has no oracle τ.", "Its engine recorded no lattices.", "Give a replay artifact."
-        )
+    found = from_replay(profile, replay) if replay else from_profile(profile)
     profiled = profile.step.profiled_ms
     floors = tuple(class_floor(item, profiled, profile.device, settings) for item in profile.classes)
     total = sum(item.floor_ms for item in floors)
@@ -29,7 +31,7 @@ def compute(profile: ProfileBody, settings: FloorSettings) -> tuple[CeilingBody,
             "The profile has no kernel class with work in it.", "", "Profile with a decode window in it."
         )
     factors = Factors(
-        acceptance=acceptance.oracle_tau / acceptance.oracle_chain_tau,
+        acceptance=found.best / found.chain,
         kernels=profiled / total,
         outside=profile.step.step_ms / profiled,
     )
@@ -38,9 +40,9 @@ def compute(profile: ProfileBody, settings: FloorSettings) -> tuple[CeilingBody,
         deployment_id=profile.deployment.id,
         device=profile.device,
         settings=settings,
-        tau=acceptance.tau,
-        best_tau=acceptance.oracle_tau,
-        best_tau_source=f"oracle over the top {acceptance.candidates} of {acceptance.oracle_steps} recorded steps",
+        tau=profile.acceptance.tau,
+        best_tau=found.best,
+        best_tau_source=found.source,
         floors=floors,
         factors=factors,
         ceiling=product,

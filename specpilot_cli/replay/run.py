@@ -73,8 +73,10 @@ class Replay:
             np.stack([c.tokens for c in counts.values()]), np.stack([c.steps for c in counts.values()]),
             resamples=self.options.resamples, seed=self.options.seed,
         )  # fmt: skip
+        stepped = self.data.accepted != UNKNOWN
+        at_stock = {n: 1 + float(rows[n][0][stepped].mean()) if stepped.any() else None for n in rows}
         points = [
-            _point(n, rows[n][0][walks[n]], rows[n][1][walks[n]], positions, bound)
+            _point(n, rows[n][0][walks[n]], rows[n][1][walks[n]], positions, bound, at_stock[n])
             for n, bound in zip(rows, bounds, strict=True)
         ]
         made = None if name == ORACLE else builder(name)
@@ -140,13 +142,16 @@ class Replay:
                 )  # fmt: skip
 
 
-def _point(nodes: int, accepted: Ints, sizes: Ints, positions: int, bound: NDArray[np.float64]) -> Point:
+def _point(
+    nodes: int, accepted: Ints, sizes: Ints, positions: int, bound: NDArray[np.float64], at_stock: float | None
+) -> Point:
     """One point; accepted and sizes [V] of the visited steps."""
     tau, low, high = bound.tolist()
     rate = [float((accepted >= d).mean()) for d in range(1, positions + 1)]
     return Point(
-        nodes=nodes, tau=tau, low=low, high=high, steps=len(accepted), nodes_used=float(sizes.mean()),
-        accepted_per_node=float(accepted.sum() / max(1, sizes.sum())), position_rate=tuple(rate),
+        nodes=nodes, tau=tau, low=low, high=high, steps=len(accepted), engine_steps_tau=at_stock,
+        nodes_used=float(sizes.mean()), accepted_per_node=float(accepted.sum() / max(1, sizes.sum())),
+        position_rate=tuple(rate),
     )  # fmt: skip
 
 

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from support.replay_lattices import VOCABULARY, recording
+from support.replay_lattices import VOCABULARY, header, recording, write
 
-from specpilot_cli.artifacts.replay_lattice import LatticeBody
 from specpilot_cli.core.errors import InputUnusable, UsageFault
 from specpilot_cli.replay.lattice_file import LatticeReader, LatticeWriter
 from specpilot_cli.replay.steps import Steps, join
-
-
-def header(steps: Steps, **changes: Any) -> LatticeBody:
-    values: dict[str, Any] = {
-        "positions": steps.positions, "candidates": steps.width, "vocab_size": VOCABULARY,
-        "transitions": "vocabulary" if steps.conditioned else "none", "dense": True, "drafter": "TEST",
-        "recorder": "made up", "new_tokens": 20, "deployment": None, "server": None, "requests": None,
-    }  # fmt: skip
-    return LatticeBody(**{**values, **changes})
-
-
-def write(folder: Path, *parts: Steps) -> Path:
-    writer = LatticeWriter(folder, header(parts[0]))
-    for part in parts:
-        writer.append(part)
-    return writer.finish()
 
 
 def same(a: Steps, b: Steps) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from specpilot_cli.artifacts.replay_lattice import LatticeBody
+from specpilot_cli.replay.lattice_file import LatticeWriter
 from specpilot_cli.replay.steps import Steps, Text, join
 
 VOCABULARY = 50
@@ -98,3 +102,21 @@ def recording(
             )
         )  # fmt: skip
     return join(parts)
+
+
+def header(steps: Steps, **changes: Any) -> LatticeBody:
+    """The header of such a recording."""
+    values: dict[str, Any] = {
+        "positions": steps.positions, "candidates": steps.width, "vocab_size": VOCABULARY,
+        "transitions": "vocabulary" if steps.conditioned else "none", "dense": True, "drafter": "TEST",
+        "recorder": "made up", "new_tokens": 13, "deployment": None, "server": None, "requests": None,
+    }  # fmt: skip
+    return LatticeBody(**{**values, **changes})
+
+
+def write(folder: Path, *parts: Steps, **changes: Any) -> Path:
+    """A finished recording of these shards; its index."""
+    writer = LatticeWriter(folder, header(parts[0], **changes))
+    for part in parts:
+        writer.append(part)
+    return writer.finish()
