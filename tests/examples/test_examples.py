@@ -72,3 +72,17 @@ def test_a_fault_rejected(tmp_path: Path) -> None:
     forced = load(str(tmp_path / "forced.json"), "forcing").artifact.body
     assert forced.verdict.value == "LOSSY"
     assert forced.sides["candidate"].rate > forced.sides["stock"].rate + 0.005
+
+
+def test_replay(tmp_path: Path) -> None:
+    done = run("04-replay", tmp_path)
+    assert done.returncode == 0, done.stderr
+    replay, ceiling = load(str(tmp_path / "replay.json"), "replay"), load(str(tmp_path / "ceiling.json"), "ceiling")
+    body = replay.artifact.body
+    assert body.lattices[0].chain_equals_engine is True
+    taus = {(c.builder, c.positions): c.points[-1].tau for c in body.curves}
+    assert taus["oracle", 8] == max(tau for (name, p), tau in taus.items() if p == 8 and name != "ngram")
+    assert taus["best-first", 16] > taus["chain", 16]
+    assert body.cost is not None and all(curve.best_nodes >= 1 for curve in body.cost.curves)
+    assert ceiling.artifact.body.best_tau == max(taus["oracle", 8], taus["oracle", 16])
+    assert [source.sha256 for source in ceiling.artifact.inputs][1] == replay.source.sha256
