@@ -1,4 +1,4 @@
-"""Compile `sm90.cu` once per source digest, or take a library that was compiled elsewhere."""
+"""Compile `sm90.cu` once per source digest, or take a shared object that was compiled elsewhere."""
 
 import hashlib
 import os
@@ -23,9 +23,9 @@ def digest(flags: tuple[str, ...]) -> str:
     return state.hexdigest()
 
 
-def library(extra: tuple[str, ...] = ()) -> Path:
-    """Path of the compiled library. `SPECPILOT_W12_LIBRARY` names a ready one and skips nvcc. Raises `BuildError`."""
-    ready = os.environ.get("SPECPILOT_W12_LIBRARY")
+def shared_object(extra: tuple[str, ...] = ()) -> Path:
+    """Path of the compiled kernel. `SPECPILOT_W12_SO` names a ready one and skips nvcc. Raises `BuildError`."""
+    ready = os.environ.get("SPECPILOT_W12_SO")
     if ready:
         return Path(ready)
     from platformdirs import user_cache_path
@@ -39,7 +39,7 @@ def library(extra: tuple[str, ...] = ()) -> Path:
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise BuildError("nvcc is not on the PATH; W12 GEMM needs it once, or set SPECPILOT_W12_LIBRARY") from error
+            raise BuildError("nvcc is not on the PATH; W12 GEMM needs it once, or set SPECPILOT_W12_SO") from error
         except subprocess.CalledProcessError as error:
             raise BuildError(f"nvcc refused sm90.cu:\n{error.stderr[-2000:]}") from error
         partial.replace(target)

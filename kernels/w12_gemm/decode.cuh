@@ -3,6 +3,7 @@
 #include <cstdint>
 
 constexpr uint32_t kExponentBase = 0x38003800;  // BF16 exponents 0x70 + offset: code values 2^-15 .. 1.99
+constexpr uint32_t kViewBase = kExponentBase | 0x00080008;  // and the midpoint of the four missing mantissa bits
 constexpr int kCodeExponent = 0x70;
 
 // Any function of three words in one instruction; left to itself the compiler spends two where a mask and a constant
@@ -39,4 +40,12 @@ __device__ __forceinline__ void decode(uint32_t word0, uint32_t word1, uint32_t 
   a[1] = select_or(__funnelshift_l(mixed1, mixed1, 4), 0x007F007F,
                    select_or(__funnelshift_r(word0, word0, 4), 0x87808780, base));
   a[3] = select_or(word1 << 4, 0x00700070, select_or(__funnelshift_r(mixed3, mixed3, 4), 0x878F878F, base));
+}
+
+// The same from the 8-bit view alone; `base` is kViewBase. Ten operations.
+__device__ __forceinline__ void decode_view(uint32_t word0, uint32_t word1, uint32_t base, uint32_t (&a)[4]) {
+  a[0] = select_or(word0, 0x87F087F0, base);
+  a[2] = select_or(word1, 0x87F087F0, base);
+  a[1] = select_or(word0 << 4, 0x00700070, select_or(__funnelshift_r(word0, word0, 4), 0x87808780, base));
+  a[3] = select_or(word1 << 4, 0x00700070, select_or(__funnelshift_r(word1, word1, 4), 0x87808780, base));
 }

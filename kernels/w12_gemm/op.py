@@ -7,40 +7,83 @@ from functools import cache
 import torch
 from specpilot_kernels.w12_gemm import build
 from specpilot_kernels.w12_gemm.prepare import Prepared
+from specpilot_kernels.w12_pack.op import TILE_CHANNELS
 
-MAX_ROWS = 256
+MAX_ROWS, MAX_VIEW_ROWS = 256, 64
+EVEN_SHARE = 0.84  # of the multiprocessors that must have work before whole tiles are preferred
 _MAX_BLOCKS = 144  # slots for partial sums: one block on each multiprocessor of the largest Hopper chip
 _MAX_TILES = 1 << 16  # counters: two words a tile
 
 
+MAX_SPLIT = 8  # blocks of a portable cluster
+WHOLE_STREAM = 1 << 20  # steps of lead: more than any share has
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One compiled kernel: entry in the table, rows of its tile, bytes of partial sums a block (two segments)."""
+    """One compiled kernel: entry in the table, rows and 128-channel records of its tile, whether it reads the 8-bit
+    view alone, bytes of partial sums a block (two segments)."""
 
     entry: int
     name: str
     rows: int
+    records: int
+    view: bool
     partial_bytes: int
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How a product is started.
+
+    `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
+    kernel of the stream ends; only safe when that kernel does not write the weight. A block lets the next kernel start
+    `lead` steps before the end of its own stream. `split`: blocks a tile in a cluster, 0 for equal shares of all steps,
+    None to choose by shape.
+    """
+
+    ahead: int = 0
+    lead: int = WHOLE_STREAM
+    split: int | None = None
+
+
+PLAIN = Launch()
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("records", "window_low", "patches")),
+        *((name, ctypes.c_void_p) for name in ("hard_start", "hard_column", "hard_bits")),
+        *((name, ctypes.c_void_p) for name in ("x", "bias", "residual")),
+        *((name, ctypes.c_void_p) for name in ("y", "partial", "counter", "stream")),
+        *((name, ctypes.c_int) for name in ("hard", "m", "n", "k")),
+        *((name, ctypes.c_int) for name in ("split", "ahead", "lead")),
+    )
+
+
 @cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(build.library()))
-    library.w12_gemm_name.restype = ctypes.c_char_p
-    library.w12_gemm_partial_bytes.restype = ctypes.c_size_t
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    weight, rest = [pointer] * 6 + [number], [pointer] * 4 + [number] * 3
-    library.w12_gemm_launch.argtypes = [number] * 3 + weight + rest + [pointer]
-    return library
+def _shared_object() -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(build.shared_object()))
+    loaded.w12_gemm_name.restype = ctypes.c_char_p
+    loaded.w12_gemm_partial_bytes.restype = ctypes.c_size_t
+    loaded.w12_gemm_launch.argtypes = [ctypes.c_int, ctypes.POINTER(_Request)]
+    return loaded
 
 
 @cache
 def variants() -> tuple[Variant, ...]:
     """Every compiled variant, in table order."""
-    library = _library()
+    loaded = _shared_object()
     return tuple(
-        Variant(i, library.w12_gemm_name(i).decode(), library.w12_gemm_rows(i), library.w12_gemm_partial_bytes(i))
-        for i in range(library.w12_gemm_count())
+        Variant(
+            i,
+            loaded.w12_gemm_name(i).decode(),
+            loaded.w12_gemm_rows(i),
+            loaded.w12_gemm_records(i),
+            bool(loaded.w12_gemm_view(i)),
+            loaded.w12_gemm_partial_bytes(i),
+        )
+        for i in range(loaded.w12_gemm_count())
     )
 
 
@@ -50,13 +93,24 @@ def find(name: str, m: int) -> Variant | None:
     return min(fitting, key=lambda v: v.rows) if fitting else None
 
 
-def choose(m: int) -> Variant:
+def choose(m: int, view: bool = False) -> Variant:
     """The variant that measured best for the row count (README, measured facts)."""
-    name = "slim6" if m <= 32 else "wide4" if m <= 96 else "tall"
+    name = "view6" if view else "slim6" if m <= 32 else "wide4" if m <= 96 else "tall"
     variant = find(name, m)
     if variant is None:
-        raise ValueError(f"W12 GEMM takes 1 to {MAX_ROWS} rows, got {m}")
+        raise ValueError(f"W12 GEMM takes 1 to {MAX_VIEW_ROWS if view else MAX_ROWS} rows, got {m}")
     return variant
+
+
+@cache
+def even_split(variant: Variant, n: int, device: int) -> int:
+    """Blocks a tile (1 to 8) when whole tiles in equal parts keep most multiprocessors busy, else 0."""
+    tiles = -(-n // (TILE_CHANNELS * variant.records))
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    split = min(multiprocessors // tiles, MAX_SPLIT)
+    while split > 1 and _shared_object().w12_gemm_clusters(variant.entry, split) < tiles:
+        split -= 1  # a cluster must fit into one group of multiprocessors
+    return split if split * tiles >= EVEN_SHARE * multiprocessors else 0
 
 
 @cache
@@ -69,59 +123,78 @@ def _workspace(device: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def _check(x: torch.Tensor, packed: Prepared, out: torch.Tensor) -> None:
+def _check(
+    x: torch.Tensor,
+    packed: Prepared,
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> None:
     n, k = packed.shape
     if x.dtype != torch.bfloat16 or x.dim() != 2 or x.shape[1] != k or not x.is_contiguous() or not x.is_cuda:
         raise ValueError(f"x must be a contiguous CUDA BF16 matrix [M, {k}], got {x.dtype} {tuple(x.shape)}")
     if k % 8 or n % 2:
         raise ValueError(f"K must be a multiple of 8 (16-byte rows) and N even, got N={n}, K={k}")
-    if tuple(out.shape) != (x.shape[0], n) or out.dtype != torch.bfloat16 or not out.is_contiguous():
-        raise ValueError(f"out must be contiguous BF16 [{x.shape[0]}, {n}], got {out.dtype} {tuple(out.shape)}")
-    if packed.records.device != x.device or out.device != x.device:
-        raise ValueError("x, the packed weight and out must be on one device")
+    for name, tensor, shape in (("out", out, (x.shape[0], n)), ("bias", bias, (n,)), ("residual", residual, out.shape)):
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != tuple(shape) or tensor.dtype != torch.bfloat16 or not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous BF16 {list(shape)}, got {tensor.dtype} {list(tensor.shape)}")
+        if tensor.device != x.device:
+            raise ValueError(f"x and {name} must be on one device")
+    if packed.records.device != x.device:
+        raise ValueError("x and the packed weight must be on one device")
 
 
 def matmul(
     x: torch.Tensor,
     packed: Prepared,
     out: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    launch: Launch = PLAIN,
     variant: Variant | None = None,
-    ahead: int = 0,
-    lead: int = 1 << 20,
+    view: bool = False,
 ) -> torch.Tensor:
     """`x [M, K]` BF16 times the prepared `[N, K]`, transposed: `[M, N]` BF16, FP32 accumulation, M from 1 to 256.
 
-    `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
-    kernel of the stream ends; only safe when that kernel does not write the weight. A block lets the next kernel start
-    `lead` steps before the end of its own stream. Not re-entrant across streams of one device. Raises `ValueError` for
-    shapes it cannot take, `RuntimeError` with the CUDA code when a launch fails.
+    `bias [N]` joins the FP32 sum before its one rounding; `residual [M, N]` is added to the rounded sum with the bits
+    of a separate BF16 addition, and may be `out` itself. `view` reads the 8-bit view only (escapes stay exact), M up to
+    64. Not re-entrant across streams of one device. Raises `ValueError` for shapes it cannot take, `RuntimeError` with
+    the CUDA code of a failed launch.
     """
     m, (n, k) = x.shape[0], packed.shape
     if out is None:
         out = torch.empty(m, n, dtype=torch.bfloat16, device=x.device)
-    _check(x, packed, out)
-    chosen = variant or choose(m)
+    _check(x, packed, out, bias, residual)
+    chosen = variant or choose(m, view)
     partial, counter = _workspace(x.device.index)
-    code = _library().w12_gemm_launch(
-        chosen.entry,
-        ahead,
-        lead,
+
+    split = launch.split if launch.split is not None else even_split(chosen, n, x.device.index)
+    request = _Request(
         packed.records.data_ptr(),
         packed.window_low.data_ptr(),
         packed.patches.data_ptr(),
         packed.hard_start.data_ptr(),
         packed.hard_column.data_ptr(),
         packed.hard_bits.data_ptr(),
-        packed.hard_bits.numel(),
         x.data_ptr(),
+        bias.data_ptr() if bias is not None else None,
+        residual.data_ptr() if residual is not None else None,
         out.data_ptr(),
         partial.data_ptr(),
         counter.data_ptr(),
+        torch.cuda.current_stream(x.device).cuda_stream,
+        packed.hard_bits.numel(),
         m,
         n,
         k,
-        torch.cuda.current_stream(x.device).cuda_stream,
+        min(split, packed.records.shape[1]),  # every block of a tile needs a step
+        launch.ahead,
+        launch.lead,
     )
+    code = _shared_object().w12_gemm_launch(chosen.entry, ctypes.byref(request))
     if code:
         raise RuntimeError(f"W12 GEMM variant {chosen.name}/{chosen.rows} failed to launch: CUDA code {code}")
     return out

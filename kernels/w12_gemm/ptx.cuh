@@ -7,6 +7,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// True in one thread of the warp.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t chosen;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, one;\n}\n" : "=r"(chosen));
+  return chosen != 0;
+}
+
 // One barrier per pipeline slot: `arrivals` threads (or a copy's byte count) complete a phase.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -85,9 +92,14 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_wait_all() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
-// K-major operand, 128-byte swizzle: groups of 8 rows are 1024 bytes apart (field 32..45 in units of 16 bytes).
-__device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+// K-major operand, 128-byte swizzle: groups of 8 rows are 1024 bytes apart (field 32..45 in units of 16 bytes). The address
+// stands in the low half alone, so that the high half is made once.
+__device__ __forceinline__ uint32_t swizzled_low(uint32_t address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
+__device__ __forceinline__ constexpr uint32_t swizzled_high() { return 64u | 1u << 30; }
+__device__ __forceinline__ uint64_t descriptor(uint32_t low, uint32_t high) {
+  uint64_t both;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+  return both;
 }
 
 // Named barrier of the consumer warps: the producer warp never takes part.
@@ -119,8 +131,23 @@ __device__ __forceinline__ void load_shared(uint32_t* to, uint32_t from) {
                : "r"(from));
 }
 
-__device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
-  uint32_t value;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(from));
+__device__ __forceinline__ void store_shared(uint32_t to, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+
+// The same address in the shared memory of another block of the cluster.
+__device__ __forceinline__ float4 load_peer(uint32_t local, int rank) {
+  float4 value;
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}\n"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(local), "r"(rank)
+      : "memory");
   return value;
+}
+
+// Every thread of the cluster that has not exited takes part; what was written before is visible after.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

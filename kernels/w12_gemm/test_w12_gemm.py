@@ -1,9 +1,11 @@
 """W12 GEMM: the decoder over every code on the CPU, the kernel against float64 on a GPU."""
 
 import ctypes
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,21 @@ extern "C" void run(const uint32_t* w0, const uint32_t* w1, const uint32_t* b, u
     for (int j = 0; j < 4; ++j) out[4 * i + j] = a[j];
   }
 }
+extern "C" void run_view(const uint32_t* w0, const uint32_t* w1, uint32_t* out, int n) {
+  for (int i = 0; i < n; ++i) {
+    uint32_t a[4];
+    decode_view(w0[i], w1[i], kViewBase, a);
+    for (int j = 0; j < 4; ++j) out[4 * i + j] = a[j];
+  }
+}
 """
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_decoder_on_every_code_in_every_place(tmp_path: Path) -> None:
-    source, library = tmp_path / "shim.cpp", tmp_path / "shim.so"
+    source, shared = tmp_path / "shim.cpp", tmp_path / "shim.so"
     source.write_text(SHIM)
-    subprocess.run(["c++", "-O1", "-shared", "-fPIC", f"-I{HERE}", str(source), "-o", str(library)], check=True)
+    subprocess.run(["c++", "-O1", "-shared", "-fPIC", f"-I{HERE}", str(source), "-o", str(shared)], check=True)
     generator = torch.Generator().manual_seed(0)
     # eight shuffled copies of all 4,096 codes: every code stands in every half of every register
     code = torch.stack([torch.randperm(4096, generator=generator) for _ in range(8)], 1).int()
@@ -45,23 +54,29 @@ def test_decoder_on_every_code_in_every_place(tmp_path: Path) -> None:
     pairs = half[:, 0::2] | half[:, 1::2] << 16
     words = [word.contiguous() for word in w12._to_words(*pairs.unbind(1))]
     out = torch.empty_like(pairs)
-    ctypes.CDLL(str(library)).run(*(ctypes.c_void_p(t.data_ptr()) for t in [*words, out]), ctypes.c_int(4096))
+    loaded = ctypes.CDLL(str(shared))
+    loaded.run(*(ctypes.c_void_p(t.data_ptr()) for t in [*words, out]), ctypes.c_int(4096))
     # BF16 exponents 0x70 + offset: the constant 0x3800 in the otherwise empty bits 14..11
     assert torch.equal(out, pairs | 0x38003800)
+    loaded.run_view(*(ctypes.c_void_p(t.data_ptr()) for t in [*words[:2], out]), ctypes.c_int(4096))
+    assert torch.equal(out, (pairs & ~0x000F000F) | 0x38083808)
 
 
 def test_wgmma_wrappers_are_what_the_generator_writes() -> None:
     assert (HERE / "wgmma_rs.cuh").read_text() == gen_wgmma.HEADER + "".join(map(gen_wgmma.wrapper, gen_wgmma.ROWS))
 
 
-def assert_close(y: torch.Tensor, x: torch.Tensor, packed: w12.W12Tensor) -> None:
-    exact = reference.matmul(x, packed)
-    bound = gemm_bound(exact, reference.absolute_sum(x, packed), packed.shape[1])
+def assert_close(y: torch.Tensor, x: torch.Tensor, packed: w12.W12Tensor, view: bool = False) -> None:
+    exact = reference.matmul(x, packed, view)
+    bound = gemm_bound(exact, reference.absolute_sum(x, packed, view), packed.shape[1])
     assert bool(((y.double() - exact).abs() <= bound).all())
 
 
 # odd tile counts, a K that is not a multiple of 64, more blocks than tiles, and more tiles than blocks
 SHAPES = [(1160, 1000), (128, 64), (2, 8), (5120, 640), (40000, 136)]
+
+
+LAUNCHES = (op.Launch(split=0), op.Launch(split=0, ahead=16), op.Launch(split=1), op.Launch(split=3, ahead=2, lead=1))
 
 
 @pytest.mark.gpu
@@ -72,14 +87,70 @@ def test_every_variant_against_float64(
 ) -> None:
     packed = w12.pack(make(n, k, "cuda", seed=n))
     prepared = prepare(packed)
+
+    @cache
+    def case(m: int, view: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = activations(m, k, "cuda", seed=m)
+        exact = reference.matmul(x, packed, view)
+        return x, exact, gemm_bound(exact, reference.absolute_sum(x, packed, view), k)
+
     for variant in op.variants():
         for m in {1, variant.rows - 1, variant.rows}:
-            x = activations(m, k, "cuda", seed=m)
-            first, second = (poisoned((m, n), device="cuda") for _ in range(2))
-            op.matmul(x, prepared, out=first, variant=variant)
-            op.matmul(x, prepared, out=second, variant=variant, ahead=16)
-            assert_close(first, x, packed)
-            assert torch.equal(first, second), variant
+            x, exact, bound = case(m, variant.view)
+            for launch in LAUNCHES:
+                first, second = (poisoned((m, n), device="cuda") for _ in range(2))
+                op.matmul(x, prepared, out=first, variant=variant, launch=launch)
+                op.matmul(x, prepared, out=second, variant=variant, launch=launch)
+                assert bool(((first.double() - exact).abs() <= bound).all()), (variant, m, launch)
+                assert torch.equal(first, second), (variant, m, launch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("view", [False, True])
+def test_bias_and_residual(view: bool) -> None:
+    packed = w12.pack(adversarial_weight(1160, 1000, "cuda", seed=1))
+    prepared = prepare(packed)
+    x, bias = activations(7, 1000, "cuda", seed=2), activations(1, 1160, "cuda", seed=3)[0]
+    residual = activations(7, 1160, "cuda", seed=4)
+    exact = reference.matmul(x, packed, view) + bias.double()
+    bound = gemm_bound(exact, reference.absolute_sum(x, packed, view) + bias.double().abs(), 1000)
+    for launch in LAUNCHES:
+        biased = op.matmul(x, prepared, bias=bias, launch=launch, view=view)
+        assert bool(((biased.double() - exact).abs() <= bound).all())
+        # the residual has the bits of a separate addition, also in place
+        assert torch.equal(
+            op.matmul(x, prepared, bias=bias, residual=residual, launch=launch, view=view), biased + residual
+        )
+        place = residual.clone()
+        op.matmul(x, prepared, out=place, bias=bias, residual=place, launch=launch, view=view)
+        assert torch.equal(place, biased + residual)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("view", [False, True])
+def test_triton_on_a_gpu(view: bool) -> None:
+    from specpilot_kernels.w12_gemm import triton
+
+    packed = w12.pack(adversarial_weight(1160, 1000, "cuda", seed=1))
+    for m in (1, 17, 100):
+        x = activations(m, 1000, "cuda", seed=m)
+        assert_close(triton.matmul(x, packed, view), x, packed, view)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="run with TRITON_INTERPRET=1")
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize(("n", "k", "m"), [(130, 100, 3), (256, 64, 20), (2, 8, 1)])
+def test_triton_in_the_interpreter(n: int, k: int, m: int, view: bool) -> None:
+    from specpilot_kernels.w12_gemm import triton
+
+    packed = w12.pack(adversarial_weight(n, k, "cpu", seed=n))
+    x = activations(m, k, "cpu", seed=m).float()
+    y = triton.matmul(x, packed, view)
+    assert_close(y, x, packed, view)
+    # float32 out of float32 sums: far closer than the bound of a BF16 result. A channel of zeros has the smallest
+    # codes, 2^-126, added and taken away again.
+    exact, scale = reference.matmul(x, packed, view), reference.absolute_sum(x, packed, view)
+    assert bool(((y.double() - exact).abs() <= (k + 8) * 2.0**-23 * scale + 2.0**-110).all())
 
 
 @pytest.mark.gpu

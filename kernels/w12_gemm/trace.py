@@ -1,4 +1,4 @@
-"""Where a launch spends its time: percentiles over blocks of a traced variant (library built with -DW12_ABLATIONS).
+"""Where a launch spends its time: percentiles over blocks of a traced variant (built with -DW12_ABLATIONS).
 
 python trace.py wide4_trace 32 gate_up,o [raw.json]
 """
@@ -21,15 +21,16 @@ from specpilot_kernels.w12_gemm.prepare import Prepared, prepare  # noqa: E402
 from specpilot_kernels.w12_pack import op as w12  # noqa: E402
 
 POINTS = ("start", "barriers ready", "first slot full", "last step done", "sums handed over", "all sums there", "end")
+LAUNCHES = (op.Launch(split=0), op.Launch(), op.Launch(ahead=2))
 
 
-def stamps(variant: op.Variant, x: torch.Tensor, weights: list[Prepared], ahead: int) -> torch.Tensor:
+def stamps(variant: op.Variant, x: torch.Tensor, weights: list[Prepared], launch: op.Launch) -> torch.Tensor:
     """`[blocks, 8]` int64 of one launch after others over different weights: nanoseconds at POINTS, then the SM."""
     for weight in weights:
-        op.matmul(x, weight, variant=variant, ahead=ahead)
+        op.matmul(x, weight, variant=variant, launch=launch)
     torch.cuda.synchronize()
     buffer = (ctypes.c_uint64 * (1024 * 8))()
-    op._library().w12_gemm_trace(buffer)
+    op._shared_object().w12_gemm_trace(buffer)
     found = torch.tensor(list(buffer), dtype=torch.int64).view(1024, 8)
     return found[found[:, 0] >= found[:, 0].max() - 1_000_000]  # this launch, not a larger earlier grid
 
@@ -42,12 +43,14 @@ def report(name: str, rows: int, shape: str) -> list[dict[str, object]]:
     variant = op.find(name, rows)
     assert variant is not None
     raw: list[dict[str, object]] = []
-    for ahead in (0, 16):
+    for launch in LAUNCHES:
         for _ in range(4):
-            found = stamps(variant, x, weights, ahead)
-            raw.append({"variant": name, "rows": rows, "shape": shape, "ahead": ahead, "stamps": found.tolist()})
+            found = stamps(variant, x, weights, launch)
+            raw.append(
+                {"variant": name, "rows": rows, "shape": shape, "launch": vars(launch), "stamps": found.tolist()}
+            )
         us = (found - found[:, 0].min()).double() / 1000
-        print(f"{name} {rows} rows {shape} ahead {ahead}: {len(us)} blocks")
+        print(f"{name} {rows} rows {shape} {launch}: {len(us)} blocks")
         for point, title in enumerate(POINTS):
             column = us[:, point]
             column = column[column > 0] if point else column

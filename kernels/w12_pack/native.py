@@ -28,21 +28,21 @@ def _flags() -> tuple[str, ...]:
 
 
 def _compiled() -> Path | None:
-    from platformdirs import user_cache_path
-
     flags = _flags()
     digest = hashlib.sha256("\0".join(flags).encode() + SOURCE.read_bytes()).hexdigest()
-    target = user_cache_path("specpilot") / "kernels" / f"w12_pack-{digest[:16]}.so"
-    if target.exists():
-        return target
     try:
+        from platformdirs import user_cache_path
+
+        target = user_cache_path("specpilot") / "kernels" / f"w12_pack-{digest[:16]}.so"
+        if target.exists():
+            return target
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
         command = [os.environ.get("CC", "cc"), *flags, str(SOURCE), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True)
         partial.replace(target)
-    except (OSError, subprocess.CalledProcessError):
-        return None  # no compiler, an old one, or no cache to write to: torch does it
+    except (ImportError, OSError, subprocess.CalledProcessError):
+        return None  # no cache to write to, no compiler or an old one: torch does it
     return target
 
 
