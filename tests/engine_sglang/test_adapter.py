@@ -20,7 +20,7 @@ from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, Input
 from specpilot_cli.engine.registry import adapter
 from specpilot_cli.engine.sglang import place
 from specpilot_cli.engine.sglang.adapter import SglangAdapter, flag_value
-from specpilot_cli.engine.sglang.server import SglangServer
+from specpilot_cli.engine.sglang.server import SglangServer, Streamed, generation
 from specpilot_cli.worktrees.git import tree_id
 
 FAKE = Path(__file__).with_name("fake_sglang.py")
@@ -95,6 +95,14 @@ def test_generation_streams_and_counters(tmp_path: Path, model: Path) -> None:
                 server.generate(bad, 1)
     finally:
         server.close()
+
+
+def test_merged_chunks_keep_the_mean_step() -> None:
+    answer = generation({"output_ids": [1, 2, 3, 4], "meta_info": {"finish_reason": {"type": "length"}}}, 1.0)
+    plain = Streamed(answer, ((0.5, 1), (0.6, 2), (0.8, 3), (0.9, 4)))
+    assert plain.step_ms == pytest.approx([100.0, 200.0, 100.0])
+    merged = Streamed(answer, ((0.5, 1), (0.8, 3), (0.9, 4)))
+    assert merged.step_ms == pytest.approx([400.0 / 3] * 3)
 
 
 def test_where_it_runs(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,15 @@ def test_equal_values_go_to_the_lowest_id() -> None:
     assert tied.argmax == 7 and is_tie(tied)
 
 
+def test_the_last_id_of_the_vocabulary_is_labelled_0() -> None:
+    given = answer((None, 1, None), (-1.0, 0, [(-1.0, 511), (-2.0, 3)]))
+    found = scores(given, [511], 512)[0]
+    assert (found.token, found.argmax) == (511, 511)
+    for vocabulary in (None, 513):
+        with pytest.raises(ExternalFailed, match="scored token 0, not 511"):
+            scores(given, [511], vocabulary)
+
+
 def test_no_output_needs_no_answer() -> None:
     assert scores({}, []) == []
 

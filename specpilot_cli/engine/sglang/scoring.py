@@ -3,7 +3,8 @@
 Entry t of `input_token_logprobs` scores token t given the tokens before it; the first is None. Log-probabilities are
 float32 log-softmax over the LM head's output, which is float32 only with `--enable-fp32-lm-head` (bfloat16 products
 summed in float32; `srt/layers/logits_processor.py:921-940`). The top list may miss the forced token, and equal values
-in it have no fixed order, so the token's own value is read from the token list and ties go to the lowest id.
+in it have no fixed order, so the token's own value is read from the token list and ties go to the lowest id. The label
+of the vocabulary's last id comes back as 0, its value is right (`logprob_result_processor.py:54` has `<` for `<=`).
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ def require_scorer(info: dict[str, Any]) -> None:
         )
 
 
-def scores(answer: dict[str, Any], output: Sequence[int]) -> list[TokenScore]:
+def scores(answer: dict[str, Any], output: Sequence[int], vocab_size: int | None = None) -> list[TokenScore]:
     """One entry per output token, from an answer of `/generate`.
 
+    Args:
+        vocab_size: of the target, where it is known.
     Raises:
         ExternalFailed: the answer scores other tokens, fewer, or none.
     """
@@ -53,13 +56,14 @@ def scores(answer: dict[str, Any], output: Sequence[int]) -> list[TokenScore]:
         token_logprobs, tops = meta["input_token_logprobs"][-count:], meta["input_top_logprobs"][-count:]
         if len(token_logprobs) != count or len(tops) != count:
             raise ValueError(f"{len(token_logprobs)} logprobs for {count} tokens")
-        return [_score(token, entry, top) for token, entry, top in zip(output, token_logprobs, tops, strict=True)]
+        last = None if vocab_size is None else vocab_size - 1
+        return [_score(token, entry, top, last) for token, entry, top in zip(output, token_logprobs, tops, strict=True)]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ExternalFailed("POST /generate gave no usable logprobs.", repr(error)) from None
 
 
-def _score(token: int, entry: Sequence[Any], top: Sequence[Sequence[Any]]) -> TokenScore:
-    if int(entry[1]) != token:
+def _score(token: int, entry: Sequence[Any], top: Sequence[Sequence[Any]], last: int | None) -> TokenScore:
+    if int(entry[1]) != token and not (token == last and int(entry[1]) == 0):
         raise ValueError(f"the engine scored token {entry[1]}, not {token}")
     pairs = tuple((int(item[1]), float(item[0])) for item in top)
     own = float(entry[0])

@@ -24,7 +24,8 @@ TRACE_TIMEOUT_S = 120.0
 class Streamed:
     """A streamed answer: when each chunk arrived, and how many output tokens there were then.
 
-    With `--stream-interval 1` (the default) a chunk is one decode step: one token, or one verify step's tokens.
+    With `--stream-interval 1` (the default) a chunk is one decode step: one token, or one verify step's tokens. A
+    server that decodes faster than it sends merges neighbouring chunks; how many steps there were, the engine counts.
     """
 
     generation: Generation
@@ -32,10 +33,18 @@ class Streamed:
     """(seconds since the request was sent, output tokens so far), by the caller's clock."""
 
     @property
+    def steps(self) -> int:
+        """Decode steps after the prefill: verify steps, or one for each further token."""
+        return self.generation.verify_steps or max(0, len(self.generation.output_ids) - 1)
+
+    @property
     def step_ms(self) -> list[float]:
-        """Time between neighbouring chunks: every step but the first, which the prefill belongs to."""
+        """Time of each decode step: the gaps between chunks, or their mean where chunks were merged."""
         times = [seconds for seconds, _ in self.arrivals]
-        return [(after - before) * 1e3 for before, after in pairwise(times)]
+        gaps = [(after - before) * 1e3 for before, after in pairwise(times)]
+        if len(gaps) == self.steps or not self.steps:
+            return gaps
+        return [sum(gaps) / self.steps] * self.steps
 
 
 class SglangServer(HttpServer):
@@ -146,7 +155,7 @@ class SglangServer(HttpServer):
             "logprob_start_len": len(prompt) - 1,
             "top_logprobs_num": TOP,
         }
-        return scores(self._json("POST", "/generate", body), output)
+        return scores(self._json("POST", "/generate", body), output, self._vocab_size)
 
     def start_profile(self, output_dir: Path) -> None:
         """`/start_profile`: CPU annotations and GPU kernels, no stacks, no shapes (both slow the engine down)."""
