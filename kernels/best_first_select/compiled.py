@@ -20,7 +20,7 @@ def compile_pick(kind: str = "pair", target: GPUTarget = HOPPER) -> Any:
 
 def compile_link(target: GPUTarget = HOPPER) -> Any:
     """The `link` kernel."""
-    constants = SIZES | {"COLUMNS": 256, "ROWS": 16}
+    constants = SIZES | {"COLUMNS": 256, "ROWS": 4}
     names = ("picked", "ids", "parents", "tokens", "depths", "next_token", "next_sibling")
     return _compile(kernel.link, dict.fromkeys(names, "*i32") | {"mask": "*i8"}, constants, 4, target)
 

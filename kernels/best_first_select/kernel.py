@@ -72,7 +72,7 @@ def pops(unary, pair, picked, scores, best, low, base, FIRST: tl.constexpr, LAST
          MAY_END: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Pop nodes FIRST .. LAST - 1 from a frontier of SLOTS rows: best, low, base [SLOTS]."""
     slot, child = tl.arange(0, SLOTS), tl.arange(0, WIDTH)
-    for node in range(FIRST, LAST):
+    for node in tl.range(FIRST, LAST, loop_unroll_factor=2):  # two pops in one body overlap better (10 %, H200)
         value = tl.min(best)
         chosen = tl.max(tl.where(best == value, low, -1))
         own_rank = chosen & MAX_RANK
@@ -172,11 +172,12 @@ def link(picked, ids, parents, tokens, depths, next_token, next_sibling, mask, D
     out = request * (N + 1) + row
     tl.store(next_token + out, tl.where(child < COLUMNS, child, -1), mask=row <= N)
     tl.store(next_sibling + out, tl.where(sibling < COLUMNS, sibling, -1), mask=row <= N)
-    sees = column[None, :] == row[:, None]
+    out = (request * (N + 1) + row[:, None]) * (N + 1) + column[None, :]
+    own = (column[None, :] == row[:, None]).to(tl.int8)
+    tl.store(mask + out, own, mask=(row[:, None] <= N) & (column[None, :] <= N))
+    tl.debug_barrier()  # the ancestors' ones come after the zeros
     above = tl.where(real, parent, -1)
     for _ in range(D):
-        sees = sees | (column[None, :] == above[:, None])
+        tl.store(mask + (request * (N + 1) + row) * (N + 1) + above, 1, mask=above >= 0)
         up = tl.load(picked + above - 1, mask=above >= 1, other=-1)
         above = tl.where(up >= 0, row_in(up), -1)
-    out = (request * (N + 1) + row[:, None]) * (N + 1) + column[None, :]
-    tl.store(mask + out, sees.to(tl.int8), mask=(row[:, None] <= N) & (column[None, :] <= N))

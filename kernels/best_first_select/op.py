@@ -7,7 +7,7 @@ import triton
 from specpilot_kernels.best_first_select import kernel
 
 LIMITS = {"positions": 63, "candidates": 128, "nodes": 255}
-LINK_ROWS = 16
+LINK_ROWS = 4
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.replay_lattices import VOCABULARY, header, recording, write
 
 from specpilot_cli.core.errors import InputUnusable, UsageFault
@@ -124,3 +126,38 @@ def test_missing_and_altered_shards(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputUnusable, match="is missing"):
         list(LatticeReader(str(tmp_path)).blocks())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.booleans())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_damaged_byte_passes(tmp_path: Path, seed: int, count: int, cut: bool) -> None:
+    """Any changed byte of a shard is refused as unusable input, whatever it hits."""
+    folder = tmp_path / f"{seed}-{count}-{cut}"
+    if not folder.exists():
+        write(folder, recording(1, seed=3))
+    path = folder / "shard-00000.safetensors"
+    rng, data = np.random.default_rng(seed), bytearray(path.read_bytes())
+    for at in rng.integers(0, len(data), count).tolist():
+        data[at] ^= int(rng.integers(1, 256))
+    path.write_bytes(data[: rng.integers(1, len(data))] if cut else data)
+    with pytest.raises(InputUnusable) as caught:
+        list(LatticeReader(str(folder)).blocks())
+    assert "shard-00000.safetensors" in str(caught.value)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_index_never_crashes(tmp_path: Path, seed: int) -> None:
+    """A changed byte of the index is refused, or it was a harmless one: nothing else is ever raised."""
+    folder = tmp_path / str(seed)
+    if not folder.exists():
+        write(folder, recording(1, seed=3))
+    path = folder / "lattice.json"
+    rng, data = np.random.default_rng(seed), bytearray(path.read_bytes())
+    data[int(rng.integers(0, len(data)))] = int(rng.integers(32, 127))
+    path.write_bytes(data)
+    try:
+        steps = join(list(LatticeReader(str(folder)).blocks()))
+    except InputUnusable:
+        return
+    assert len(steps) == 12
