@@ -119,7 +119,7 @@ def read_ahead(api):
     from .decode import Request
 
     for prompt in _prompts():
-        if tuple(prompt) not in _table:
+        if tuple(prompt) not in _table and max(prompt) < api.model.config.vocab_size:  # other engines have sets too
             decoded = api.decoder.generate([Request(list(prompt), TOKENS)])
             _table[tuple(prompt)] = api._result(decoded.requests[0], decoded, {})
     if not _table:
