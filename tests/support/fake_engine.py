@@ -35,6 +35,8 @@ class Behaviour:
     step_ms: float = 2.0
     """Time of one speculative step (or of one AR step where no drafter is configured)."""
     prefill_ms: float = 0.5
+    score_ms: float = 0.0
+    """Time of scoring one output."""
     tau: float = 3.0
     """Mean accept length, bonus token included, 1 to 9."""
     noise: float = 0.0
@@ -198,6 +200,7 @@ class Engine:
 
     def score(self, tokens: list[int], start: int, top: int) -> dict[str, Any]:
         """Teacher-forced scores in SGLang's convention: entry t scores token t given tokens < t; the first is None."""
+        self.spend(self.behaviour.score_ms)
         given: list[Any] = [[None, tokens[start]]]
         tops: list[Any] = [None]
         logits: list[Any] = [None]
