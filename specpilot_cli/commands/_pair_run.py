@@ -20,6 +20,7 @@ from specpilot_cli.controller.sides import Side, edited
 from specpilot_cli.core.digest import harness_sha256
 from specpilot_cli.core.errors import InputUnusable, UsageFault
 from specpilot_cli.core.paths import cache_dir
+from specpilot_cli.core.preload import preload_gate
 from specpilot_cli.deployment import Deployment, RequestSet, load_deployment, load_requests
 from specpilot_cli.engine.base import Server
 from specpilot_cli.engine.flags import autoregressive
@@ -164,6 +165,7 @@ def _measure(
     def save(body: PairRunBody) -> None:
         writer.checkpoint(artifact.model_copy(update={"body": body}))
 
+    preload_gate()
     with progress("pair-run") as tell:
         run = PairRun(
             artifact.body,

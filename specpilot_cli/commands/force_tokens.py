@@ -41,6 +41,7 @@ def force_tokens(
     """
     from specpilot_cli.artifacts.io import Writer, load
     from specpilot_cli.commands._force_tokens import Job, delta_of, measure, unfinished
+    from specpilot_cli.core.preload import preload_gate
     from specpilot_cli.forcing.outputs import outputs_to_force
     from specpilot_cli.forcing.scorer import check_tree
     from specpilot_cli.forcing.thresholds import load_thresholds
@@ -55,6 +56,7 @@ def force_tokens(
     check_tree(scorer, loaded.artifact.body)
     writer = Writer(out or resume, "force-tokens" if pair else "phase0")
     job = Job(loaded, scorer, chosen, thresholds, writer, measure_delta=pair is None)
+    preload_gate()
     artifact = measure(job, old)
     writer.finish(artifact)
     _tell(artifact.body, str(writer.path or "-"), artifact.caveats)

@@ -17,6 +17,7 @@ from specpilot_cli.controller.schedule import Step, finished_pairs, pair_of, rem
 from specpilot_cli.controller.sides import Launch, Servers, servers
 from specpilot_cli.core.errors import ExternalFailed
 from specpilot_cli.deployment import Request
+from specpilot_cli.forcing.thresholds import load_thresholds
 
 Save = Callable[[PairRunBody], None]
 Progress = Callable[[int, int], None]
@@ -84,6 +85,7 @@ class PairRun:
         self.start, self.requests, self.launch = start, tuple(requests), launch
         self.save, self.progress = save, progress
         self.instruments, self.at_once = instruments or Instruments(), at_once
+        self.thresholds = load_thresholds()  # before any engine runs, which might edit the file
         self.steps = schedule(start.design, (*self.requests, *as_requests(start.fresh)))
         measured = sorted((*start.samples, *start.fresh_samples), key=lambda s: s.started_s)
         done = finished_pairs(measured, self.steps)
@@ -116,7 +118,7 @@ class PairRun:
             body = self.state.body(self.start, records)
             if not comparable:
                 return _refused(body), True
-        return judge(body), True
+        return judge(body, self.thresholds), True
 
     def _failed(self, failure: ExternalFailed, records: dict[Arm, ServerRecord]) -> PairRunBody:
         text = f"{failure.fact} {failure.reason}".strip()
