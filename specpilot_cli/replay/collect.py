@@ -68,7 +68,10 @@ def collect(
     Raises:
         ValueError: no step has a known continuation.
     """
-    built = {key: _builds(blocks, *key) for key in ((p, n) for p in positions for n in names) if key[1] != ORACLE}
+    keys = [(p, n) for p in positions for n in names if n != ORACLE]
+    learning = any(builder(name).fit for _, name in keys)
+    training = _training(blocks()) if learning else ()
+    built = {key: _builds(*key, training) for key in keys}
     found = {(p, n): Found() for p in positions for n in names}
     light: list[Steps] = []
     chains: list[Ints] = []
@@ -88,24 +91,24 @@ def collect(
     return Collected(spots, whole.accepted, np.concatenate(chains), found, join(kept))
 
 
-def _builds(blocks: Callable[[], Iterator[Steps]], positions: int, name: str) -> tuple[Build, ...]:
+def _builds(positions: int, name: str, training: Sequence[Steps]) -> tuple[Build, ...]:
     """The builder for each fold of requests: one for all, or two, each learned on the other fold."""
     made = builder(name)
     if made.fit is None:
         assert made.build is not None
         return (made.build,)
-    return tuple(made.fit(_training(blocks(), 1 - fold).narrow(positions)) for fold in (0, 1))
+    return tuple(made.fit(training[1 - fold].narrow(positions)) for fold in (0, 1))
 
 
-def _training(blocks: Iterable[Steps], fold: int) -> Steps:
-    """The engine's own steps of one fold; of both where a fold has none."""
+def _training(blocks: Iterable[Steps]) -> tuple[Steps, Steps]:
+    """The engine's own steps of each fold; a fold without any gets the other's."""
     parts: tuple[list[Steps], list[Steps]] = [], []
     for block in blocks:
-        for index in (0, 1):
-            if sum(map(len, parts[index])) < FIT_STEPS:
-                parts[index].append(block.take(_engine_steps(block) & (_fold(block) == index) & block.known()))
-    chosen = parts[fold] if sum(map(len, parts[fold])) else parts[1 - fold]
-    return join(chosen)
+        for fold in (0, 1):
+            if sum(map(len, parts[fold])) < FIT_STEPS:
+                parts[fold].append(block.take(_engine_steps(block) & (_fold(block) == fold) & block.known()))
+    first, second = join(parts[0]), join(parts[1])
+    return first if len(first) else second, second if len(second) else first
 
 
 def _fold(block: Steps) -> Ints:

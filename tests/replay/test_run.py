@@ -142,3 +142,13 @@ def test_what_cannot_be_replayed(tmp_path: Path) -> None:
     write(tmp_path / "u", unknown)
     with pytest.raises(InputUnusable, match="no step has a known continuation"):
         run([str(tmp_path / "u")], EVERYTHING, None)
+
+
+def test_folds_share_no_request() -> None:
+    from specpilot_cli.replay.collect import _training
+
+    blocks = [engine_run(recording(5, seed)) for seed in (1, 2)]
+    first, second = _training(iter(blocks))
+    names = [{steps.texts[i].tokens.tobytes() for i in np.unique(steps.request)} for steps in (first, second)]
+    assert names[0] and names[1] and not names[0] & names[1]
+    assert (first.accepted >= 0).all() and (second.accepted >= 0).all()
