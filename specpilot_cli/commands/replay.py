@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,6 +55,7 @@ def replay(
         tuple[float, str, str] | None,
         typer.Option(metavar="VALUE FROM TO", help="An acceptance length under another definition, on these steps."),
     ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw τ(N) (needs the report extra).")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Read no more (whole shards).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of batches.")] = 0,
     out: Out = None,
@@ -83,6 +85,10 @@ def replay(
     if convert:
         value, source, target = convert
         console.verdict(f"{value:g} {source} = {result.convert(value, source, target):.3f} {target}")
+    if plot:
+        from specpilot_cli.replay.plot import plot as draw
+
+        draw(result.body, plot)
     writer.finish(ReplayArtifact(**envelope_fields(inputs=inputs, caveats=caveats), body=result.body))
 
 

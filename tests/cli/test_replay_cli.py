@@ -43,6 +43,14 @@ def test_replay_through_pipes_and_with_a_profile(cli: Cli, lattice: Path, tmp_pa
     assert "no recording of mini" in refused.err
 
 
+def test_a_plot(cli: Cli, lattice: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    cli("replay", "l", "-n", "1..9", "--positions", "2,3", "--plot", "r.svg", "-o", "r.json").expect(0, "r.json\n")
+    drawn = (tmp_path / "r.svg").read_text()
+    assert drawn.startswith("<?xml") and drawn.count('id="axes_') == 2
+    cli("replay", "l", "-n", "3", "--plot", "no/such/folder/r.svg", "-o", "r.json").expect(4)
+
+
 def test_conversion_of_an_acceptance_length(cli: Cli, lattice: Path) -> None:
     convert = ("--convert", "3.2", "pooled/cut/bonus", "pooled/cut/drafts")
     done = cli("replay", "l", "-b", "chain", "-n", "3", *convert, "-o", "r.json").expect(0)
