@@ -1,7 +1,9 @@
 """GPU kernel name → kernel class, for SGLang 0.5.20 on Hopper.
 
-Names were read off a trace of the stock engine on one H200 (engine/sglang/README.md) and off its sources. A matrix
-product's name says nothing about which projection it is; `gemm_names` tells that from the order of products in a pass.
+Names were read off the kernels that the stock engine compiled on one H200 (Triton's and the JIT cache's file names) and
+off its sources; those of cuBLAS and PyTorch are the usual ones. Not yet checked against a trace of the whole engine.
+A matrix product's name says nothing about which projection it is: `gpu_profile.label` tells that from the order of
+products.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ GEMM = "gemm"
 LM_HEAD = "lm_head"
 
 _RULES: tuple[tuple[str, str], ...] = (
+    # torch.compile names its kernels after the operators in them: DFLASH2's convolution and candidate scores
+    ("draft_conv", r"triton_\w*constant_pad_nd"),
+    ("selector", r"triton_\w*(fused_index|cat_expand_index|mul_squeeze_sum|add_permute_unsqueeze)"),
     ("gdn_commit", r"mamba_state|conv_window_scatter|replay_state|track_mamba|fused_slot_(copy|clear)"),
     ("gdn_recurrence", r"delta_rule|gdn_gating|chunk_fwd_kernel_o|recompute_w_u|l2norm_fwd|chunk_local_cumsum"),
     ("gdn_conv", r"causal_conv1d|qkvzba"),
@@ -40,15 +45,10 @@ ACCEPTS = re.compile(r"accept_bonus|verify_tree|[Aa]rg_?[Mm]ax|[Ss]ampling|accep
 """Kernels that decide what is accepted: the last of them after the target's pass ends the accept phase."""
 OPENS_STEP = re.compile(r"prepare_dflash_draft_block|prepare_dspark|prepare_draft_block")
 """Kernels that prepare the next draft block before the draft's pass is marked."""
-ATTACHED = re.compile(r"splitK|split_k|reduce_kernel_gemm|cublasLt.*reduce")
+ATTACHED = re.compile(r"(?i)split_?k_?reduce")
 """Second kernels of a split product."""
 
 
 def kernel_class(name: str) -> str:
     """Class of a kernel by its name alone; `other` where no rule knows it."""
     return next((found for found, pattern in _COMPILED if pattern.search(name)), "other")
-
-
-def gemm_names(products: int, expected: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Projection of each product of a pass, in order; None where their number is not the model's."""
-    return expected if products == len(expected) else None

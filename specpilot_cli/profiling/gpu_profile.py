@@ -17,7 +17,7 @@ from specpilot_cli.profiling.model_work import (
     Work,
     accept_work,
     commit_work,
-    draft_layer_products,
+    draft_products,
     draft_work,
     target_products,
     target_work,
@@ -58,9 +58,7 @@ def label(kernels: Sequence[Kernel], models: Models) -> list[Class]:
 def _expected(models: Models) -> dict[str, tuple[Product, ...]]:
     found = {"verify": target_products(models.target)}
     if models.draft is not None:
-        body = models.draft.body
-        head = Product(LM_HEAD, body.vocab, body.hidden)
-        found["draft"] = (*draft_layer_products(models.draft) * len(body.layers), head)
+        found["draft"] = draft_products(models.draft)
     return found
 
 

@@ -153,21 +153,45 @@ def draft_layer_products(draft: DraftShape) -> tuple[Product, ...]:
     return (kernel, qkv, o, kernel, gate_up, down)
 
 
+def draft_head(draft: DraftShape) -> tuple[Product, ...]:
+    """Products after the drafter's layers: the target's LM head, then the selector's projection or the Markov head."""
+    head = Product("lm_head", draft.body.vocab, draft.body.hidden)
+    if draft.markov_rank:  # W2 · W1[previous token], one position after the other
+        return (head, *(Product("gemm_markov", draft.body.vocab, draft.markov_rank),) * draft.block)
+    if draft.selector_rank:
+        return (head, Product("gemm_selector", draft.selector_rank, draft.body.hidden))
+    return (head,)
+
+
+def draft_products(draft: DraftShape) -> tuple[Product, ...]:
+    """Products of a draft pass, in order."""
+    return (*draft_layer_products(draft) * len(draft.body.layers), *draft_head(draft))
+
+
+def draft_conv_work(draft: DraftShape, rows: int) -> Work:
+    """DFLASH2's convolutions of the inputs and the outputs of attention and MLP: rows and kernels in, rows out."""
+    if not draft.conv_taps:
+        return Work()
+    kernels = draft.conv_taps * draft.body.hidden // draft.conv_group
+    flop = 2.0 * rows * draft.body.hidden * draft.conv_taps
+    return Work(flop, float(rows * (2 * draft.body.hidden + kernels) * ITEM)).times(4 * len(draft.body.layers))
+
+
 def draft_work(draft: DraftShape, load: Load) -> dict[str, Work]:
     """Work of a draft pass by class: the block's rows through the drafter, then the target's LM head."""
     proposing = load.rows if draft.markov_rank else load.rows - load.batch  # DFLASH drops the anchor's row
     found = summed(draft_layer_products(draft) * len(draft.body.layers), load.rows)
+    for product in draft_head(draft):
+        rows = load.batch if product.name == "gemm_markov" else proposing
+        found[product.name] = found.get(product.name, Work()) + product.work(rows)
     found |= {
-        "lm_head": Product("lm_head", draft.body.vocab, draft.body.hidden).work(proposing),
         "attention": attention_work(draft.body, load),
         "kv_write": kv_write_work(draft.body, load.rows),
         "norm_act": norm_act_work(draft.body, load.rows),
     }
-    if draft.markov_rank:  # the bias W2 · W1[previous token], one position after the other
-        step = Product("gemm_markov", draft.body.vocab, draft.markov_rank).work(load.batch)
-        found["gemm_markov"] = step.times(load.rows / load.batch)
+    if draft.conv_taps:
+        found["draft_conv"] = draft_conv_work(draft, load.rows)
     if draft.selector_rank:
-        found["gemm_selector"] = Product("gemm_selector", draft.selector_rank, draft.body.hidden).work(proposing)
         entries = proposing * draft.selector_top_k * draft.selector_rank * 2 * ITEM
         found["selector"] = sampling_work(draft.body, proposing) + Work(0.0, float(entries))
     else:

@@ -229,9 +229,12 @@ def test_a_clone_is_started_from_python(tmp_path: Path) -> None:
 def test_a_seeded_kernel_cache_is_copied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worktree = fake_worktree(tmp_path / "wt")
     (tmp_path / "seed/triton").mkdir(parents=True)
+    (tmp_path / "seed/.cache/flashinfer").mkdir(parents=True)
     monkeypatch.setenv("SPECPILOT_SGLANG_CACHE", str(tmp_path / "seed"))
     first = place.kernel_cache(worktree)
-    assert (first / "triton").is_dir()
+    assert (first / "triton").is_dir() and not (first / ".cache/flashinfer").exists()
+    env = place.environment(worktree, first, {})
+    assert env["FLASHINFER_WORKSPACE_BASE"] == str(tmp_path / "seed"), "its build files hold absolute paths"
     (first / "kept").write_text("")
     assert (place.kernel_cache(worktree) / "kept").exists()
     (worktree / "sglang/__init__.py").write_text("# changed\n")

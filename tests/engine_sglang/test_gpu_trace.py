@@ -16,8 +16,8 @@ from specpilot_cli.profiling.model_work import Load, target_work
 
 TARGET = ModelShape(hidden=8, mlp=16, vocab=32, heads=2, kv_heads=1, head_dim=4, layers=("full",))
 MODELS = Models(TARGET, DraftShape(TARGET, block=4, features=2))
-LAYER = [("nvjet_qkv", 4.0), ("_fwd_grouped_kernel_stage1", 3.0), ("nvjet_o", 2.0), ("nvjet_gate_up", 6.0)]
-LAYER += [("act_and_mul_kernel", 1.0), ("nvjet_down", 5.0), ("splitKreduce_kernel", 1.0)]
+LAYER = [("nvjet_qkv", 4.0), ("_fwd_grouped_kernel_stage1", 3.0), ("nvjet_o", 2.0), ("nvjet_gate_up_splitK", 6.0)]
+LAYER += [("act_and_mul_kernel", 1.0), ("nvjet_down", 5.0), ("cublasLt::splitKreduce_kernel", 1.0)]
 MARK = "step[VERIFY bs=1 g_sq=4 g_sqsq=16 g_sqsk=40 g_sk=10]"
 
 
@@ -134,7 +134,12 @@ def test_a_cpu_trace_and_a_single_step_are_refused(tmp_path: Path) -> None:
         ("_dflash_accept_bonus_contig_kernel", "sampling"),
         ("set_kv_buffer_prefix_valid_tiled", "kv_write"),
         ("Memcpy DtoD (Device -> Device)", "copy"),
-        ("triton_poi_fused_add_permute_unsqueeze_view_2", "other"),
+        ("nvjet_tst_128x8_64x12_4x1_v_bz_splitK_TNN", "gemm"),
+        ("triton_poi_fused_add_permute_unsqueeze_view_2", "selector"),
+        ("triton_per_fused_mul_squeeze_sum_view_1", "selector"),
+        ("triton_poi_fused_add_arange_bitwise_and_constant_pad_nd_ge_mul_select_slice_unsqueeze_view_0", "draft_conv"),
+        ("triton_poi_fused__to_copy_0", "copy"),
+        ("vectorized_elementwise_kernel", "other"),
     ],
 )
 def test_names(name: str, expected: str) -> None:

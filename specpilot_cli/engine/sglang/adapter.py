@@ -13,7 +13,7 @@ from specpilot_cli.engine.flags import autoregressive
 from specpilot_cli.engine.miniengine.adapter import clear_bytecode
 from specpilot_cli.engine.process import EngineProcess, free_port
 from specpilot_cli.engine.sglang import place
-from specpilot_cli.engine.sglang.server import SglangServer
+from specpilot_cli.engine.sglang.server import SglangServer, first_cause
 
 OURS = ("--host", "--port", "--nccl-port")
 FP32_HEAD = "--enable-fp32-lm-head"
@@ -64,20 +64,20 @@ class SglangAdapter:
         port, nccl = free_port(), free_port()
         ports = ("--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(nccl))
         argv = (place.python(), "-m", "sglang.launch_server", *given.flags, *ports)
-        process = EngineProcess(argv, cwd=Path(folder.name), env=env, log=log)
         shown = (*(f"{name}={value}" for name, value in sorted(given.env.items())), *argv)
-        server = SglangServer(
-            f"http://127.0.0.1:{port}",
-            process,
-            shown,
-            folder=folder,
-            launch=versions,
-            vocab_size=vocab_size(given.flags),
-        )
+        process = EngineProcess(argv, cwd=Path(folder.name), env=env, log=log)
         try:
+            server = SglangServer(
+                f"http://127.0.0.1:{port}",
+                process,
+                shown,
+                folder=folder,
+                launch=versions,
+                vocab_size=vocab_size(given.flags),
+            )
             process.wait_ready(server.healthy, timeout_s)
-        except BaseException as error:
-            server.close()
+        except BaseException as error:  # also an interrupt: nothing that was started may stay
+            process.kill()
             if isinstance(error, ExternalFailed):
                 raise ExternalFailed(error.fact, first_cause(log) or error.reason, error.remedy) from None
             raise
@@ -131,13 +131,3 @@ def vocab_size(flags: Sequence[str]) -> int | None:
     config = config_of(flag_value(flags, "--model-path", "--model")) or {}
     value = config.get("text_config", config).get("vocab_size")
     return value if isinstance(value, int) else None
-
-
-def first_cause(log: Path) -> str:
-    """The exception that ended a server: the last `SomeError: ...` line of its log."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    named = [line.strip() for line in lines if line[:1].isalpha() and "Error: " in line.split(" ", 1)[0] + " "]
-    return named[-1] if named else ""

@@ -5,7 +5,8 @@ Three settings of the machine, not of the deployment, come from the caller's env
 - `SPECPILOT_SGLANG_PYTHON`: interpreter that has SGLang's dependencies (default: the one that runs SpecPilot);
 - `SPECPILOT_SGLANG_PATH`: folders to import dependencies from, after the worktree (`os.pathsep` between them);
 - `SPECPILOT_SGLANG_CACHE`: a folder with compiled kernels (`~/.cache/sglang` of an earlier server) to start a new
-  cache from.
+  cache from. FlashInfer's part of it is used in place: its build files hold absolute paths, and a moved copy is
+  compiled again, for minutes.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def kernel_cache(worktree: Path) -> Path:
             seed, partial = os.environ.get("SPECPILOT_SGLANG_CACHE"), folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             if seed:
-                shutil.copytree(seed, partial, symlinks=True)
+                shutil.copytree(seed, partial, symlinks=True, ignore=shutil.ignore_patterns("flashinfer"))
             else:
                 partial.mkdir(parents=True)
             partial.replace(folder)
@@ -118,6 +119,7 @@ def kernel_cache(worktree: Path) -> Path:
 
 def environment(root: Path, cache: Path, settings: dict[str, str]) -> dict[str, str]:
     """Environment of the engine beyond `engine.process.engine_environment`."""
+    seed = os.environ.get("SPECPILOT_SGLANG_CACHE")
     paths = [str(root), *filter(None, os.environ.get("SPECPILOT_SGLANG_PATH", "").split(os.pathsep))]
     return {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -128,7 +130,8 @@ def environment(root: Path, cache: Path, settings: dict[str, str]) -> dict[str, 
         "SGLANG_JIT_CACHE_DIR": str(cache / "jit"),
         # /health otherwise decodes a token, also while requests are being timed
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
-        **({"SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"} if os.environ.get(_SKIP) else {}),
+        **({_SKIP: "1"} if os.environ.get(_SKIP) else {}),
+        **({"FLASHINFER_WORKSPACE_BASE": str(Path(seed).resolve())} if seed else {}),
         **settings,
     }
 

@@ -14,10 +14,11 @@ from typing import Any
 from specpilot_cli.core.errors import ExternalFailed, InputUnusable
 from specpilot_cli.engine.base import Generation, TokenScore
 from specpilot_cli.engine.http import HttpServer
-from specpilot_cli.engine.process import EngineProcess
+from specpilot_cli.engine.process import EngineProcess, last_line
 from specpilot_cli.engine.sglang.scoring import TOP, require_scorer, scores
 
 TRACE_TIMEOUT_S = 120.0
+DYING_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,15 @@ class SglangServer(HttpServer):
         if self._vocab_size is not None:
             found.setdefault("vocab_size", self._vocab_size)
         return found
+
+    def _why(self, text: str) -> str:
+        """The exception in the log where the server died: a moment passes between its last connection and its end."""
+        limit = time.monotonic() + DYING_S
+        while self._process is not None and self._process.alive() and time.monotonic() < limit:
+            time.sleep(0.05)
+        if self._process is None or self._process.alive():
+            return text
+        return f"The engine died: {first_cause(self._process.log) or last_line(self._process.log)}"
 
     def _check_ids(self, prompts: Sequence[Sequence[int]]) -> None:
         """SGLang does not check ids without a tokenizer: one beyond the embedding kills the scheduler."""
@@ -203,3 +213,13 @@ def generation(item: dict[str, Any], wall: float) -> Generation:
         finish_reason=str(reason.get("type", "")) if isinstance(reason, dict) else str(reason),
         meta=meta,
     )
+
+
+def first_cause(log: Path) -> str:
+    """The exception that ended a server: the last `SomeError: ...` line of its log; empty where there is none."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    named = [line.strip() for line in lines if line[:1].isalpha() and line.split(" ", 1)[0].endswith("Error:")]
+    return named[-1] if named else ""
