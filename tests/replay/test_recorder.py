@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,24 @@ def test_a_recording_is_continued(folder: Path) -> None:
     done = cli(*record, "-n", "2").expect(2)
     assert "every request is recorded already" in done.err or "another recording" in done.err
     assert "another recording" in cli(*record, "-n", "3").expect(2).err
+
+
+def test_kill_9_loses_no_indexed_shard(folder: Path) -> None:
+    """Killed after its first shard and started again, a recording equals one that was left alone."""
+    record = ("lattice", "record", "stock", "--new-tokens", "6", "-n", "40", "-o")
+    argv = [sys.executable, "-m", "specpilot_cli", *record, "killed"]
+    index = folder / "killed" / "lattice.json"
+    with subprocess.Popen(argv, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (index.exists() and "shard-00000" in index.read_text()):
+            time.sleep(0.01)
+        process.kill()
+    before = LatticeReader(str(folder / "killed"))
+    assert before.body.shards and not before.artifact.complete
+    held = [shard.sha256 for shard in before.body.shards]
+    Cli(folder)(*record, "killed").expect(0)
+    Cli(folder)(*record, "whole").expect(0)
+    killed, whole = (LatticeReader(str(folder / name)) for name in ("killed", "whole"))
+    assert killed.artifact.complete and [s.sha256 for s in killed.body.shards][: len(held)] == held
+    a, b = (join(list(reader.blocks())) for reader in (killed, whole))
+    assert [t.id for t in a.texts] == [t.id for t in b.texts]
+    assert np.array_equal(a.ids, b.ids) and np.array_equal(a.accepted, b.accepted)
