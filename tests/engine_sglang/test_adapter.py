@@ -121,6 +121,7 @@ def test_where_it_runs(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPa
         assert info["page_size"] == "1" and info["vocab_size"] == 64 and info["nccl_port"] != info["port"]
         assert info["specpilot_launch"]["sglang_settings"]["SGLANG_SIMULATE_ACC_LEN"] == "4"
         assert info["internal_states"][0]["memory_usage"]["token_capacity"] == 4096, "kept whole"
+        assert "startup_time" not in info and "scheduler_e2e" in info["internal_states"][0]["server_startup_time"]
         assert not list(root.rglob("__pycache__"))
     finally:
         server.close()

@@ -66,8 +66,14 @@ class SglangServer(HttpServer):
         self._folder, self._launch, self._vocab_size = folder, launch, vocab_size
 
     def info(self) -> dict[str, Any]:
-        """`/server_info` whole; `specpilot_launch` adds the interpreter, package versions and environment settings."""
+        """`/server_info`, and `specpilot_launch`: interpreter, package versions, environment settings.
+
+        `startup_time` goes into `internal_states`: it is no configuration, and no two servers share it.
+        """
         found = super().info()
+        states = found.get("internal_states")
+        if isinstance(states, list) and states and isinstance(states[0], dict) and "startup_time" in found:
+            states[0]["server_startup_time"] = found.pop("startup_time")
         if self._launch is not None:
             found["specpilot_launch"] = self._launch
         if self._vocab_size is not None:
