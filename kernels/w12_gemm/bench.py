@@ -7,6 +7,7 @@ Correctness against float64 comes first, on fresh inputs and poisoned outputs; a
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -42,7 +43,7 @@ ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 ROTATED_BYTES = 420e6  # seven times the 60 MB L2
 
 
-MODES = {"plain": op.Launch(), "shares": op.Launch(split=0), "early": op.Launch(ahead=2)}
+MODES = {"plain": op.PLAIN, "shares": op.Launch(split=0), "early": op.EARLY}
 
 
 @dataclass
@@ -188,10 +189,10 @@ def time_rows(
         timings.append(Timing(shape, m, name, variant.rows))
     marks: list[tuple[Timing, int, torch.cuda.Event, torch.cuda.Event]] = []
     for repeat in range(options.repeats + 2):
-        # what runs right after cuBLAS is slower by some per cent: every candidate takes that place in turn
-        shift = repeat % len(graphs)
+        # what runs right after cuBLAS is slower by some per cent: chance decides who that is
         order = list(zip(timings, graphs, strict=True))
-        for timing, graph in order[shift:] + order[:shift]:
+        random.Random(repeat).shuffle(order)
+        for timing, graph in order:
             start, end = event(), event()
             start.record()
             graph.replay()
@@ -237,7 +238,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
-    parser.add_argument("--candidates", default="slim6,wide4,tall", help="variant or variant/mode, comma-separated")
+    parser.add_argument(
+        "--candidates", default="slim6,wide4,tall,view6", help="variant or variant/mode, comma-separated"
+    )
     parser.add_argument("--modes", type=json.loads, default={}, help='more modes: {"name": {"ahead": 2, "split": 0}}')
     parser.add_argument("--untimed-check", default="", help="variants timed unchecked: ablations compute nonsense")
     parser.add_argument("--check-shapes", default=None, help="shapes of the check, by default those timed")

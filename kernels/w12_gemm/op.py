@@ -39,7 +39,7 @@ class Launch:
     `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
     kernel of the stream ends; only safe when that kernel does not write the weight. A block lets the next kernel start
     `lead` steps before the end of its own stream. `split`: blocks a tile in a cluster, 0 for equal shares of all steps,
-    None to choose by shape.
+    None to choose by shape. `EARLY` is what measured best.
     """
 
     ahead: int = 0
@@ -47,7 +47,7 @@ class Launch:
     split: int | None = None
 
 
-PLAIN = Launch()
+PLAIN, EARLY = Launch(), Launch(ahead=2, lead=6)
 
 
 class _Request(ctypes.Structure):
@@ -93,9 +93,16 @@ def find(name: str, m: int) -> Variant | None:
     return min(fitting, key=lambda v: v.rows) if fitting else None
 
 
-def choose(m: int, view: bool = False) -> Variant:
-    """The variant that measured best for the row count (README, measured facts)."""
-    name = "view6" if view else "slim6" if m <= 32 else "wide4" if m <= 96 else "tall"
+def choose(m: int, n: int, device: int, early: bool = False, view: bool = False) -> Variant:
+    """The variant that measured best (README) for `m` rows and `n` channels, launched early or not."""
+    if view:
+        name = "view6"
+    elif m > 64:
+        name = "tall"
+    else:
+        slim = find("slim6", m) if early and m <= 32 else None
+        # whole tiles of 128 channels, one a block, leave nothing to hand over
+        name = "slim6" if slim and even_split(slim, n, device) == 1 else "wide4"
     variant = find(name, m)
     if variant is None:
         raise ValueError(f"W12 GEMM takes 1 to {MAX_VIEW_ROWS if view else MAX_ROWS} rows, got {m}")
@@ -168,7 +175,7 @@ def matmul(
     if out is None:
         out = torch.empty(m, n, dtype=torch.bfloat16, device=x.device)
     _check(x, packed, out, bias, residual)
-    chosen = variant or choose(m, view)
+    chosen = variant or choose(m, n, x.device.index, launch.ahead > 0, view)
     partial, counter = _workspace(x.device.index)
 
     split = launch.split if launch.split is not None else even_split(chosen, n, x.device.index)

@@ -129,23 +129,40 @@ def test_bias_and_residual(view: bool) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("view", [False, True])
 def test_triton_on_a_gpu(view: bool) -> None:
-    from specpilot_kernels.w12_gemm import triton
+    from specpilot_kernels.w12_gemm import triton_kernel
 
     packed = w12.pack(adversarial_weight(1160, 1000, "cuda", seed=1))
     for m in (1, 17, 100):
         x = activations(m, 1000, "cuda", seed=m)
-        assert_close(triton.matmul(x, packed, view), x, packed, view)
+        assert_close(triton_kernel.matmul(x, packed, view), x, packed, view)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter does not compile")
+@pytest.mark.parametrize("capability", [90, 120])
+def test_triton_compiles_without_a_gpu(capability: int) -> None:
+    # 120: RTX PRO 6000 and RTX 50; compiled to machine code, not run
+    triton = pytest.importorskip("triton")
+    from specpilot_kernels.w12_gemm import triton_kernel
+    from triton.backends.compiler import GPUTarget
+
+    types = {"x": "*bf16", "records": "*u32", "window_low": "*u8", "start": "*i32", "column": "*i32", "pattern": "*u16"}
+    types |= {"y": "*bf16", "m": "i32", "n": "i32", "k": "constexpr", "steps": "constexpr", "M": "constexpr"}
+    constants = {"k": 5120, "steps": 80, "M": 16, "VIEW": False}
+    source = triton.compiler.ASTSource(triton_kernel._gemm, types | {"VIEW": "constexpr"}, constants)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+    assert f"sm_{capability}" in made.asm["ptx"] and len(made.asm["cubin"]) > 1000
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="run with TRITON_INTERPRET=1")
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize(("n", "k", "m"), [(130, 100, 3), (256, 64, 20), (2, 8, 1)])
 def test_triton_in_the_interpreter(n: int, k: int, m: int, view: bool) -> None:
-    from specpilot_kernels.w12_gemm import triton
+    from specpilot_kernels.w12_gemm import triton_kernel
 
     packed = w12.pack(adversarial_weight(n, k, "cpu", seed=n))
     x = activations(m, k, "cpu", seed=m).float()
-    y = triton.matmul(x, packed, view)
+    y = triton_kernel.matmul(x, packed, view)
     assert_close(y, x, packed, view)
     # float32 out of float32 sums: far closer than the bound of a BF16 result. A channel of zeros has the smallest
     # codes, 2^-126, added and taken away again.

@@ -3,11 +3,9 @@
 static const Entry kEntries[] = {
     ODD_ROWS("wide4", 2, 1, 4),
     EVEN_ROWS("wide4", 2, 1, 4),
-    LARGE_ROWS("wide4", 2, 1, 4),
     ODD_ROWS("slim6", 1, 2, 6),
-    EVEN_ROWS("slim6", 1, 2, 6),
-    ODD_ROWS("slim8", 1, 2, 8),
-    EVEN_ROWS("slim8", 1, 2, 8),
+    ENTRY("slim6", 16, 1, 2, 6),
+    ENTRY("slim6", 32, 1, 2, 6),
     LARGE_ROWS("tall", 1, 1, 6),
     HUGE_ROWS("tall", 1, 1, 6),
     ODD_ROWS("view6", 2, 1, 6, kViewBytes),
