@@ -109,7 +109,7 @@ def test_the_engine_is_known_by_its_stock(lab: Lab, monkeypatch: pytest.MonkeyPa
         add(lab.room, work, Draft("tree", "T", "tree"))
     with pytest.raises(EnvironmentUnusable, match="Stock miniengine is tree"):
         add(lab.room, work, Draft("tree", "T", "tree", "miniengine"))
-    trees = {"miniengine": head_tree(lab.stock)}
+    trees = {**dict.fromkeys(stock.known(), "0" * 40), "miniengine": head_tree(lab.stock)}
     monkeypatch.setattr(stock, "stock_tree", trees.__getitem__)
     assert add(lab.room, work, Draft("tree", "T", "tree")).name == "miniengine/tree"
 
