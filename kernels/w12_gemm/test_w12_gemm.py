@@ -4,15 +4,16 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from specpilot_kernels._testing.inputs import activations, adversarial_weight, realistic_weight
 from specpilot_kernels._testing.tolerance import gemm_bound
-from specpilot_kernels.w12_gemm import gen_wgmma, op, reference
+from specpilot_kernels.w12_gemm import bench, gen_wgmma, op, reference, tables
 from specpilot_kernels.w12_gemm.prepare import PATCHES, Prepared, prepare
 from specpilot_kernels.w12_pack import op as w12
 
@@ -185,6 +186,51 @@ def test_shapes_that_cannot_run_are_refused() -> None:
     packed = prepare(w12.pack(torch.randn(128, 64).bfloat16()))
     with pytest.raises(ValueError, match="CUDA BF16"):
         op.matmul(torch.randn(2, 64).bfloat16(), packed)
+
+
+class FakeKernels:
+    """The table of variants, and an occupancy calculator for groups of 16 multiprocessors."""
+
+    def w12_gemm_clusters(self, entry: int, split: int) -> int:
+        return 8 * (16 // split)
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    names = {"slim6": (1, (8, 16, 24, 32)), "wide4": (2, (8, 16, 24, 32, 48, 64)), "tall": (1, (96, 128, 192, 256))}
+    names["view6"] = (2, (8, 16, 24, 32, 48, 64))
+    made = [(name, rows, records) for name, (records, sizes) in names.items() for rows in sizes]
+    every = tuple(
+        op.Variant(i, name, rows, records, name == "view6", 0) for i, (name, rows, records) in enumerate(made)
+    )
+    monkeypatch.setattr(op, "variants", lambda: every)
+    monkeypatch.setattr(op, "_shared_object", FakeKernels)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    op.even_split.cache_clear()
+    yield
+    op.even_split.cache_clear()
+
+
+@pytest.mark.usefixtures("h200")
+def test_blocks_get_whole_tiles_where_that_keeps_the_chip_busy() -> None:
+    slim, wide = op.find("slim6", 8), op.find("wide4", 8)
+    assert slim and wide
+    # 128 and 112 tiles; 272 tiles on 132 multiprocessors; 40 tiles, of which 40 clusters of three do fit here
+    assert [op.even_split(slim, n, 0) for n in (16384, 14336, 34816, 5120)] == [1, 1, 0, 3]
+    # 64 and 56 tiles in pairs; 20 clusters of six do not fit, of five would leave too many idle
+    assert [op.even_split(wide, n, 0) for n in (16384, 14336, 34816, 5120)] == [2, 2, 0, 0]
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_tables_show_what_is_chosen() -> None:
+    for shape, (n, _) in bench.SHAPES.items():
+        for m in bench.ROWS:
+            for mode in ("plain", "early"):
+                assert tables.chosen(shape, m, mode) == f"{op.choose(m, n, 0, mode == 'early').name}/{mode}"
+    with pytest.raises(ValueError, match="1 to 256 rows"):
+        op.choose(257, 128, 0)
+    with pytest.raises(ValueError, match="1 to 64 rows"):
+        op.choose(65, 128, 0, view=True)
 
 
 def values_from_patches(prepared: Prepared) -> dict[tuple[int, int], float]:

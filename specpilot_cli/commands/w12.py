@@ -10,7 +10,7 @@ import typer
 from specpilot_cli.commands._options import Out
 from specpilot_cli.core import console
 from specpilot_cli.core.exit_codes import ExitCode
-from specpilot_cli.w12.stream import SKIP
+from specpilot_cli.w12 import SKIP
 
 if TYPE_CHECKING:
     from specpilot_cli.artifacts.w12_audit import W12AuditBody

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 48 * 2**20
 TILE_CHANNELS, TILE_K = 128, 64
-SKIP = r"embed|lm_head|\brouter\b|\bgate\.weight$"
-"""Read by row or kept exact by engines: packing them gains nothing there."""
 
 
 class Choice:

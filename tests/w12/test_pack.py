@@ -13,11 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from specpilot_cli.core.errors import InputUnusable, UsageFault
-from specpilot_cli.w12 import audit
+from specpilot_cli.w12 import SKIP, audit
 from specpilot_cli.w12.load import PackFault, decoded, decoded_parts, matrices
 from specpilot_cli.w12.pack import pack
 from specpilot_cli.w12.shards import open_checkpoint, open_shard
-from specpilot_cli.w12.stream import SKIP, Choice
+from specpilot_cli.w12.stream import Choice
 from specpilot_cli.w12.verify import verify
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
