@@ -22,7 +22,7 @@ mount()
 from specpilot_kernels.certified_head import op, triton_kernel  # noqa: E402
 
 V, K = 248320, 5120
-TILES = [triton_kernel.TILE, triton_kernel.ROWS_FIRST]
+TILES = [triton_kernel.TILE, triton_kernel.WEIGHTS_FIRST]
 
 
 def near_ties(weight: torch.Tensor, generator: torch.Generator) -> None:

@@ -104,7 +104,7 @@ def test_triton_in_the_interpreter(capacity: int, rows_first: bool) -> None:
     weight = head_weight(700, 192, 3)
     x, head = rows(weight, 5, 3), op.prepare(weight)
     as_float = op.Head(weight.float(), head.quantised, head.scale, head.error)
-    tile = triton_kernel.ROWS_FIRST if rows_first else triton_kernel.TILE
+    tile = triton_kernel.TILE if rows_first else triton_kernel.WEIGHTS_FIRST
     assert torch.equal(triton_kernel.argmax(x.float(), as_float, capacity, tile), reference.argmax(x, weight))
 
 
@@ -119,5 +119,5 @@ def test_triton_on_a_gpu(v: int, k: int, m: int, capacity: int, rows_first: bool
     x = rows(weight.cpu(), m, 3).cuda()
     head = op.prepare(weight)
     every = triton_kernel.argmax(x, head, capacity=0)  # the list overflows at once: every score is computed
-    tile = triton_kernel.ROWS_FIRST if rows_first else triton_kernel.TILE
+    tile = triton_kernel.TILE if rows_first else triton_kernel.WEIGHTS_FIRST
     assert torch.equal(triton_kernel.argmax(x, head, capacity, tile), every)

@@ -122,14 +122,14 @@ def _rescore(x, weight, found, count, best, m, vocabulary, k: tl.constexpr, capa
 class Tile:
     """Of the first launch: tokens and columns a step, warps, pipeline stages, which operand comes first."""
 
-    tokens: int = 64
+    tokens: int = 128
     columns: int = 128
     warps: int = 4
-    stages: int = 5
-    rows_first: bool = False
+    stages: int = 4
+    rows_first: bool = True
 
 
-TILE, ROWS_FIRST = Tile(), Tile(128, 128, 4, 4, rows_first=True)
+TILE, WEIGHTS_FIRST = Tile(), Tile(64, 128, 4, 5, rows_first=False)
 
 
 def argmax(x: torch.Tensor, head: Head, capacity: int = CAPACITY, tile: Tile = TILE) -> torch.Tensor:
