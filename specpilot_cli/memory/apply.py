@@ -52,15 +52,15 @@ def plan(room: Room, names: tuple[str, ...], stock: Path) -> Plan:
         if item.entry.base.tree != base:
             reason = f"It is for stock tree {item.entry.base.tree}; {stock} is tree {base}."
             raise EntryRefused(f"{item.name} does not apply here.", reason, "Use the stock it was made for.")
-    composer = Composer(stock)
-    whole = composer.compose(base, order)
-    top = next((item for item in order if len(closure(item.entry.id, load)) == len(order)), None)
-    if top is not None:
-        expected = top.entry.reproduces.tree
-        return Plan(stock, engine, whole, expected, difference(stock, whole, expected))
-    for name in names:
-        _require_reproduces(composer, base, closure(bare(name), load))
-    return Plan(stock, engine, whole, None, None)
+    with Composer(stock) as composer:
+        whole = composer.compose(base, order)
+        top = next((item for item in order if len(closure(item.entry.id, load)) == len(order)), None)
+        if top is not None:
+            expected = top.entry.reproduces.tree
+            return Plan(stock, engine, whole, expected, difference(stock, whole, expected))
+        for name in names:
+            _require_reproduces(composer, base, closure(bare(name), load))
+        return Plan(stock, engine, whole, None, None)
 
 
 def _require_reproduces(composer: Composer, base: str, own: Sequence[EntryFolder]) -> None:

@@ -12,11 +12,12 @@ from specpilot_cli.core.errors import SpecPilotError
 from specpilot_cli.engine import stock
 from specpilot_cli.memory import index
 from specpilot_cli.memory.compose import Composer, difference
+from specpilot_cli.memory.disk import Disk
 from specpilot_cli.memory.entry import EntryFolder, load_entry
-from specpilot_cli.memory.resolve import closure
+from specpilot_cli.memory.resolve import Load, closure
 from specpilot_cli.memory.room import Room
 from specpilot_cli.worktrees import pool
-from specpilot_cli.worktrees.git import base_commit, base_tree, commit_tree
+from specpilot_cli.worktrees.git import base_commit, commit_tree, tree_of
 
 _FILES = {"entry.toml", "delta.patch", "LIMITS.md", "variants.toml", "README.md"}
 _FOLDERS = {"contracts", "evidence"}
@@ -32,16 +33,35 @@ class Finding:
     tree: str | None = None
 
 
+@dataclass(frozen=True)
+class _Bench:
+    """What the entries of one engine are checked with; made once."""
+
+    composer: Composer
+    load: Load
+    base: str
+    """Stock tree."""
+    commit: str
+    """Stock commit."""
+    disk: Disk
+
+
 class Checker:
-    """Checks the entries of one room. Use as a context: it holds one pooled worktree for each engine."""
+    """Checks the entries of one room, each file read once. Use as a context: it holds one worktree for each engine."""
 
     def __init__(self, room: Room, stock_dir: Path | None = None) -> None:
         self.room = room
         self.stock_dir = stock_dir
         self._stack = ExitStack()
-        self._engines: dict[str, tuple[Composer, Path]] = {}
+        self._benches: dict[str, _Bench] = {}
+        self._index: dict[str, index.IndexEntry] | None = None
+        self._index_fault: str | None = None
 
     def __enter__(self) -> Checker:
+        try:
+            self._index = index.read(self.room)
+        except SpecPilotError as error:
+            self._index_fault = _line(error)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -49,10 +69,9 @@ class Checker:
 
     def room_faults(self) -> tuple[str, ...]:
         """What is wrong with the index as a whole: entries that are gone."""
-        try:
-            gone = set(index.read(self.room)) - {f"{f.parent.name}/{f.name}" for f in self.room.folders()}
-        except SpecPilotError as error:
-            return (_line(error),)
+        if self._index is None:
+            return (self._index_fault or "index.json: was not read.",)
+        gone = set(self._index) - {f"{f.parent.name}/{f.name}" for f in self.room.folders()}
         return tuple(f"index.json: has {name}, which is not there." for name in sorted(gone))
 
     def check(self, folder: Path) -> Finding:
@@ -74,11 +93,9 @@ class Checker:
         return Finding(name, tuple(faults), tree)
 
     def _index_faults(self, item: EntryFolder) -> Iterator[str]:
-        try:
-            indexed = index.read(self.room).get(item.name)
-        except SpecPilotError:
+        if self._index is None:
             return  # said once, by `room_faults`
-        now = index.record(item)
+        indexed, now = self._index.get(item.name), index.record(item)
         if indexed is None:
             yield "index.json: does not have this entry; see `memory index`."
         elif indexed != now:
@@ -86,27 +103,28 @@ class Checker:
 
     def _reproduce(self, item: EntryFolder) -> str:
         """Compose the entry on its stock, and write it to a worktree, where its bytes are hashed again."""
-        order = closure(item.entry.id, self.room.loader(item.entry.base.engine))
-        composer, worktree = self._engine(item.entry.base.engine)
-        repository = composer.repository
-        base = base_tree(repository)
+        bench = self._bench(item.entry.base.engine)
+        order = closure(item.entry.id, bench.load)
         for other in order:
-            if other.entry.base.tree != base:
-                raise _Fault(f"{other.name} is for stock tree {other.entry.base.tree}; this stock is {base}.")
-        made = composer.compose(base, order)
+            if other.entry.base.tree != bench.base:
+                raise _Fault(f"{other.name} is for stock tree {other.entry.base.tree}; this stock is {bench.base}.")
+        made = bench.composer.compose(bench.base, order)
+        repository = bench.composer.repository
         path = difference(repository, made, item.entry.reproduces.tree)
         if path is not None:
             raise _Fault(f"does not give tree {item.entry.reproduces.tree}; first difference: {path}.")
-        commit = commit_tree(repository, made.tree, f"Check {item.name}\n", [base_commit(repository)])
-        pool.reset(repository, commit, worktree)
+        bench.disk.write(commit_tree(repository, made.tree, f"Check {item.name}\n", [bench.commit]), made)
         return made.tree
 
-    def _engine(self, engine: str) -> tuple[Composer, Path]:
-        if engine not in self._engines:
+    def _bench(self, engine: str) -> _Bench:
+        if engine not in self._benches:
             repository = self.stock_dir or stock.stock_repository(engine).path
-            worktree = self._stack.enter_context(pool.lease(repository, base_commit(repository)))
-            self._engines[engine] = (Composer(repository), worktree)
-        return self._engines[engine]
+            commit = base_commit(repository)
+            worktree = self._stack.enter_context(pool.lease(repository, commit))
+            composer = self._stack.enter_context(Composer(repository))
+            base, load = tree_of(repository, commit), self.room.loader(engine)
+            self._benches[engine] = _Bench(composer, load, base, commit, Disk(repository, worktree))
+        return self._benches[engine]
 
 
 class _Fault(SpecPilotError):
