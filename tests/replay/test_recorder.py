@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -141,8 +142,11 @@ def test_a_recording_is_continued(folder: Path) -> None:
     record = ("lattice", "record", "stock", "--new-tokens", "8", "-o", "cont")
     cli = Cli(folder)
     cli(*record, "-n", "2").expect(0)
-    done = cli(*record, "-n", "2").expect(2)
-    assert "every request is recorded already" in done.err or "another recording" in done.err
+    assert "another recording" in cli(*record, "-n", "2").expect(2).err
+    index = folder / "cont" / "lattice.json"
+    index.write_text(index.read_text().replace('"complete": true', '"complete": false'))  # killed just before its end
+    cli(*record, "-n", "2").expect(0)
+    assert LatticeReader(str(index)).artifact.complete
     assert "another recording" in cli(*record, "-n", "3").expect(2).err
 
 
@@ -165,3 +169,11 @@ def test_kill_9_loses_no_indexed_shard(folder: Path) -> None:
     a, b = (join(list(reader.blocks())) for reader in (killed, whole))
     assert [t.id for t in a.texts] == [t.id for t in b.texts]
     assert np.array_equal(a.ids, b.ids) and np.array_equal(a.accepted, b.accepted)
+
+
+def test_a_worktree_that_fails_is_exit_5(folder: Path) -> None:
+    shutil.copytree(folder / "stock", folder / "broken")
+    (folder / "broken" / "miniengine" / "lattice.py").write_text("1 / 0\n")
+    done = Cli(folder)("lattice", "record", "broken", "-n", "1", "-o", "never").expect(5)
+    assert "The recording worker failed." in done.err and "ZeroDivisionError" in done.err
+    assert not (folder / "never").exists()

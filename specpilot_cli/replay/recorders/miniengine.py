@@ -23,7 +23,7 @@ from specpilot_cli.deployment import Deployment, RequestSet
 from specpilot_cli.deployment.requests import Request
 from specpilot_cli.engine.miniengine.adapter import CHECKPOINT, clear_bytecode
 from specpilot_cli.engine.process import engine_environment, last_line
-from specpilot_cli.replay.lattice_file import LatticeWriter
+from specpilot_cli.replay.lattice_file import LatticeReader, LatticeWriter
 from specpilot_cli.replay.steps import Steps, Text, join
 from specpilot_cli.worktrees.git import base_tree, tree_id
 
@@ -102,9 +102,11 @@ class _Recording:
         self.writer: LatticeWriter | None = None
 
     def run(self, requests: Sequence[Request]) -> Path:
+        recorded = LatticeWriter.recorded_in(self.folder)
+        todo = [r for r in requests if r.id not in recorded]
+        if not todo:
+            return self._close()
         with tempfile.TemporaryDirectory(prefix="specpilot-lattice-") as scratch:
-            probe = LatticeWriter.recorded_in(self.folder)
-            todo = [r for r in requests if r.id not in probe]
             groups = [todo[i : i + GROUP] for i in range(0, len(todo), GROUP)]
             lines = self._worker(Path(scratch), groups)
             vocabulary = next(lines, {}).get("vocab_size", 0)
@@ -112,9 +114,14 @@ class _Recording:
                 arrays = _load(Path(line["file"]))
                 self._open(vocabulary, arrays).append(_steps(arrays, group))
                 console.say(f"lattice: {min(done * GROUP, len(todo))} of {len(todo)} requests")
-            if self.writer is None:
-                raise UsageFault(f"{self.folder}: every request is recorded already.")
+            assert self.writer is not None  # a worker that gave nothing has failed
             return self.writer.finish()
+
+    def _close(self) -> Path:
+        """Mark complete what was killed between its last shard and its end."""
+        body = LatticeReader(str(self.folder)).body
+        known = {name: getattr(body, name) for name in ("vocab_size", "positions", "candidates")}
+        return LatticeWriter(self.folder, self.header.model_copy(update=known), inputs=self.inputs).finish()
 
     def _open(self, vocabulary: int, arrays: dict[str, NDArray[Any]]) -> LatticeWriter:
         if self.writer is None:
