@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 import triton
-from specpilot_kernels.best_first_select import kernel
+from specpilot_kernels.best_first_select import kernel, threshold
 
 LIMITS = {"positions": 63, "candidates": 128, "nodes": 255}
 LINK_ROWS = 4
+FROM_NODES = 48
+"""From so many nodes on the CUDA C++ variant is the faster one (README)."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ def select(
     pair: torch.Tensor | None,
     nodes: int,
     out: Tree | None = None,
+    variant: str | None = None,
 ) -> Tree:
     """The `nodes` best paths of every lattice, by the float32 sum of edge scores from the anchor down.
 
@@ -66,6 +69,7 @@ def select(
         ids: `[B, D, K]` int32 candidates. unary: `[B, D, K]` float32 or None. pair: `[B, D, K, K]` float32 or None,
             indexed [parent, child]. nodes: N, fixed at compile time.
         out: buffers to write, from `Tree.empty`.
+        variant: "triton" or "threshold" (`threshold.py`: at most 32 candidates, nvcc once); None: the faster one.
     Raises:
         ValueError: shapes, types or sizes that do not fit, or neither unary nor pair.
     """
@@ -74,6 +78,16 @@ def select(
     tree = Tree.empty(batch, nodes, ids.device) if out is None else out
     if tree.parents.shape != (batch, nodes):
         raise ValueError(f"out holds {list(tree.parents.shape)} nodes, not {[batch, nodes]}")
+    if variant not in (None, "triton", "threshold"):
+        raise ValueError(f"variant must be triton or threshold, not {variant}")
+    possible = variant != "triton" and (variant == "threshold" or nodes >= FROM_NODES) and threshold.fits(ids, pair)
+    if variant == "threshold" and not possible:
+        raise ValueError(
+            "threshold needs a CUDA device, nvcc, at most 32 candidates and a lattice of shared-memory size"
+        )
+    if possible:
+        threshold.select(ids, unary, pair, nodes, tree)
+        return tree
     stand_in = ids  # never read where the flag says absent
     kernel.pick[(batch,)](
         stand_in if unary is None else unary,

@@ -52,6 +52,21 @@ def test_compiles_for_hopper(signature: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("arch", ["90a", "120a"])
+def test_the_cuda_variant_compiles(arch: str, tmp_path: Path) -> None:
+    import shutil
+
+    from specpilot_kernels.best_first_select import threshold
+
+    if shutil.which(threshold.compiler()) is None:
+        pytest.skip("no nvcc here")
+    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    command = [threshold.compiler(), *threshold.FLAGS, target, "-Xptxas", "-v", str(threshold.SOURCE)]
+    done = subprocess.run([*command, "-o", str(tmp_path / "t.so")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores" in done.stderr and " 4 bytes spill" not in done.stderr
+
+
 def test_bad_arguments_are_refused() -> None:
     from specpilot_kernels.best_first_select import op
 
