@@ -18,12 +18,16 @@ def _ratio(tokens: Any, steps: Any, axis: int = -1) -> Any:
     return tokens.sum(axis=axis) / np.maximum(1, steps.sum(axis=axis))
 
 
-def tau_interval(tokens: NDArray[np.int64], steps: NDArray[np.int64], *, resamples: int, seed: int) -> Doubles:
-    """[P, 3] τ, low, high of P points from tokens and steps [P, R] of R requests. One request: no spread is known,
-    the interval is all of [1, inf) cut to τ itself."""
+def tau_interval(
+    tokens: NDArray[np.int64], steps: NDArray[np.int64], *, most: float, resamples: int, seed: int
+) -> Doubles:
+    """[P, 3] τ, low, high of P points from tokens and steps [P, R] of R requests.
+
+    One request says nothing about others: the interval is then everything that is possible, from 1 to `most`.
+    """
     point = np.asarray(_ratio(tokens, steps), dtype=np.float64)
     if tokens.shape[1] < 2:
-        return np.stack([point, point, point], 1)
+        return np.stack([point, np.ones_like(point), np.maximum(point, most)], 1)
     from scipy.stats import bootstrap
 
     found = bootstrap(

@@ -71,7 +71,7 @@ class Replay:
         counts = {n: self._counts(rows[n][0], walks[n]) for n in rows}
         bounds = interval.tau_interval(
             np.stack([c.tokens for c in counts.values()]), np.stack([c.steps for c in counts.values()]),
-            resamples=self.options.resamples, seed=self.options.seed,
+            most=positions + 1, resamples=self.options.resamples, seed=self.options.seed,
         )  # fmt: skip
         stepped = self.data.accepted != UNKNOWN
         at_stock = {n: 1 + float(rows[n][0][stepped].mean()) if stepped.any() else None for n in rows}
