@@ -12,7 +12,8 @@ from specpilot_cli.core.exit_codes import ExitCode
 
 
 def _unknown_settings() -> None:
-    known = {"SPECPILOT_SHARE", "SPECPILOT_CACHE", "SPECPILOT_CONFIG"}
+    known = {"SPECPILOT_SHARE", "SPECPILOT_CACHE", "SPECPILOT_CONFIG", "SPECPILOT_W12_SO", "SPECPILOT_BEST_FIRST_SO"}
+    known |= {f"SPECPILOT_SGLANG_{name}" for name in ("PYTHON", "PATH", "CACHE")}
     for name in sorted({n for n in os.environ if n.startswith("SPECPILOT_")} - known):
         print(f"warning: {name} is not a setting of SpecPilot.", file=sys.stderr)
 
