@@ -13,7 +13,7 @@ class AppliedEntry(Record):
     """One delta of the composition, in the order it was applied."""
 
     id: str
-    status: Literal["unmeasured", "validated", "retuned", "retired"]
+    status: Literal["unmeasured", "validated", "retuned", "retired", "negative"]
     delta_sha256: Sha256
     paths: tuple[str, ...]
     """Every path that the delta changed, sorted."""
@@ -36,6 +36,8 @@ class ApplyBody(Record):
     first_difference: str | None
     """The first path that differs, where they are not. Then there is no worktree."""
     worktree: str
+    server_args: tuple[str, ...] = ()
+    """What switches the chosen variants on, `@env:NAME=value` for an environment variable."""
 
 
 class ApplyArtifact(Envelope):

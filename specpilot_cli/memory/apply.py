@@ -11,8 +11,11 @@ from specpilot_cli.artifacts.base import envelope_fields
 from specpilot_cli.core.errors import EnvironmentUnusable, UsageFault
 from specpilot_cli.memory.compose import Composer, Composition, EntryRefused, difference
 from specpilot_cli.memory.entry import EntryFolder
-from specpilot_cli.memory.resolve import closure, resolve
+from specpilot_cli.memory.moved import moved_files
+from specpilot_cli.memory.resolve import closure, needed_by, resolve
 from specpilot_cli.memory.room import Room, bare
+from specpilot_cli.memory.select import said
+from specpilot_cli.memory.variants import load_variants, server_words
 from specpilot_cli.worktrees import checkout
 from specpilot_cli.worktrees.git import base_commit, commit_tree, head_commit, tree_id, tree_of, worktree_root
 
@@ -34,24 +37,25 @@ class Plan:
         return None if self.expected is None else self.composition.tree == self.expected
 
 
-def plan(room: Room, names: tuple[str, ...], stock: Path) -> Plan:
+def plan(room: Room, names: tuple[str, ...], stock: Path, *, negative: bool = False) -> Plan:
     """Resolve and compose `names` on the stock worktree, in its object store only.
 
+    Args:
+        negative: take entries with status `negative` too, to try them at another place.
     Raises:
         EntryRefused: other base than the stock, a delta that was changed or does not apply, or an entry that by itself
-            does not reproduce. UsageFault: unknown or conflicting entries. InputUnusable: a damaged entry.
-        EnvironmentUnusable: `stock` is not a clean worktree.
+            does not reproduce. UsageFault: unknown, conflicting, retired or negative entries.
+        InputUnusable: a damaged entry. EnvironmentUnusable: `stock` is not a clean worktree.
     """
     base = tree_id(stock)
     engine = room.engine_of(names, base)
     load = room.loader(engine)
-    order = resolve([bare(name) for name in names], load)
+    asked = [bare(name) for name in names]
+    order = resolve(asked, load)
     for item in order:
-        if item.entry.status == "retired":
-            raise UsageFault(f"{item.name} is retired.", f"See {item.folder / 'LIMITS.md'}.")
+        _require_live(item, needed_by(item.entry.id, asked, load), negative=negative)
         if item.entry.base.tree != base:
-            reason = f"It is for stock tree {item.entry.base.tree}; {stock} is tree {base}."
-            raise EntryRefused(f"{item.name} does not apply here.", reason, "Use the stock it was made for.")
+            raise _other_base(item, order, stock, base, needed_by(item.entry.id, asked, load))
     with Composer(stock) as composer:
         whole = composer.compose(base, order)
         top = next((item for item in order if len(closure(item.entry.id, load)) == len(order)), None)
@@ -61,6 +65,31 @@ def plan(room: Room, names: tuple[str, ...], stock: Path) -> Plan:
         for name in names:
             _require_reproduces(composer, base, closure(bare(name), load))
         return Plan(stock, engine, whole, None, None)
+
+
+def _require_live(item: EntryFolder, chain: str, *, negative: bool) -> None:
+    because = f" ({chain})" if chain else ""
+    if item.entry.status == "retired":
+        gone = item.entry.retraction
+        why = gone.why if gone else f"See {item.folder / 'LIMITS.md'}."
+        raise UsageFault(
+            f"{item.name} is retired{because}.", why, f"Use {gone.instead}." if gone and gone.instead else ""
+        )
+    if item.entry.status == "negative" and not negative:
+        raise UsageFault(
+            f"{item.name} was tried and lost{because}.", "; ".join(said(item.entry)), "To try it here: --negative"
+        )
+
+
+def _other_base(item: EntryFolder, order: Sequence[EntryFolder], stock: Path, base: str, chain: str) -> EntryRefused:
+    reason = f"It is for stock tree {item.entry.base.tree}; {stock} is tree {base}."
+    reason += f" {chain}." if chain else ""
+    moved = moved_files(stock, base, order)
+    if moved is None:
+        reason += " Which of its files differ cannot be told."
+    else:
+        reason += f" Touched files that differ: {', '.join(moved) or 'none'}."
+    return EntryRefused(f"{item.name} does not apply here.", reason, "Use its own stock, or: specpilot memory rebase")
 
 
 def _require_reproduces(composer: Composer, base: str, own: Sequence[EntryFolder]) -> None:
@@ -104,7 +133,17 @@ def _stock_commit(stock: Path, base: str) -> str:
     raise EnvironmentUnusable(f"{stock}: its files are no commit of its own.", "", "Commit them, or make a new stock.")
 
 
-def artifact(made: Plan, target: Path, *, complete: bool) -> ApplyArtifact:
+def switched(made: Plan, variants: Sequence[str]) -> tuple[str, ...]:
+    """Server words for `name=value` choices among the variants of the plan's entries.
+
+    Raises:
+        UsageFault: an unknown name or a value out of range. InputUnusable: a damaged variants.toml.
+    """
+    found = [load_variants(step.item.folder) for step in made.composition.steps]
+    return server_words([registry for registry in found if registry is not None], variants)
+
+
+def artifact(made: Plan, target: Path, *, complete: bool, server_args: tuple[str, ...] = ()) -> ApplyArtifact:
     """`specpilot.apply/1` of a plan; complete once the worktree is there, or none will be made."""
     steps = made.composition.steps
     entries = tuple(
@@ -126,6 +165,7 @@ def artifact(made: Plan, target: Path, *, complete: bool) -> ApplyArtifact:
         reproduces=made.reproduces,
         first_difference=made.first_difference,
         worktree=str(target),
+        server_args=server_args,
     )
     inputs = tuple(source for step in steps for source in step.item.sources())
     return ApplyArtifact(**envelope_fields(inputs=inputs, complete=complete), body=body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,22 @@ from specpilot_cli.core.errors import SpecPilotError
 from specpilot_cli.engine import stock
 from specpilot_cli.memory import index
 from specpilot_cli.memory.compose import Composer, difference
+from specpilot_cli.memory.contracts import contract_fault, has_contracts
 from specpilot_cli.memory.disk import Disk
 from specpilot_cli.memory.entry import EntryFolder, load_entry
 from specpilot_cli.memory.resolve import Load, closure
 from specpilot_cli.memory.room import Room
+from specpilot_cli.memory.variants import load_variants
 from specpilot_cli.worktrees import pool
 from specpilot_cli.worktrees.git import base_commit, commit_tree, tree_of
 
 _FILES = {"entry.toml", "delta.patch", "LIMITS.md", "variants.toml", "README.md"}
 _FOLDERS = {"contracts", "evidence"}
 _REQUIRED = ("delta.patch", "LIMITS.md")
+
+SealFault = Callable[[Path], str | None]
+"""What is wrong with the seal at a path: its signature, or a file that it names. Injected, since sealing is a room of
+its own; None in its place: seals are read, not verified."""
 
 
 @dataclass(frozen=True)
@@ -49,48 +55,72 @@ class _Bench:
 class Checker:
     """Checks the entries of one room, each file read once. Use as a context: it holds one worktree for each engine."""
 
-    def __init__(self, room: Room, stock_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        room: Room,
+        stock_dir: Path | None = None,
+        *,
+        seal_fault: SealFault | None = None,
+        run_contracts: bool = False,
+    ) -> None:
         self.room = room
         self.stock_dir = stock_dir
+        self.seal_fault = seal_fault
+        self.run_contracts = run_contracts
         self._stack = ExitStack()
         self._benches: dict[str, _Bench] = {}
         self._index: dict[str, index.IndexEntry] | None = None
         self._index_fault: str | None = None
 
-    def __enter__(self) -> Checker:
         try:
-            self._index = index.read(self.room)
+            self._index = index.read(room)
         except SpecPilotError as error:
             self._index_fault = _line(error)
+
+    def __enter__(self) -> Checker:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
     def room_faults(self) -> tuple[str, ...]:
-        """What is wrong with the index as a whole: entries that are gone."""
+        """What is wrong with the index as a whole: entries that are gone, or bytes that `memory index` never writes."""
         if self._index is None:
             return (self._index_fault or "index.json: was not read.",)
         gone = set(self._index) - {f"{f.parent.name}/{f.name}" for f in self.room.folders()}
-        return tuple(f"index.json: has {name}, which is not there." for name in sorted(gone))
+        faults = [f"index.json: has {name}, which is not there." for name in sorted(gone)]
+        if not index.is_canonical(self.room):
+            faults.append("index.json: its bytes are not as `memory index` writes them.")
+        return tuple(faults)
 
     def check(self, folder: Path) -> Finding:
         """Check one entry folder. Never raises for what is wrong with the entry."""
         name = f"{folder.parent.name}/{folder.name}"
+        faults = list(self.static_faults(folder))
+        try:
+            item = load_entry(folder)
+            tree = self._reproduce(item)
+        except SpecPilotError as error:
+            return Finding(name, tuple(dict.fromkeys((*faults, _line(error)))))
+        if tree != item.entry.reproduces.tree:
+            faults.append(f"gives tree {tree}, entry.toml records {item.entry.reproduces.tree}.")
+        elif self.run_contracts and has_contracts(folder) and not faults:  # never the code of a damaged entry
+            disk = self._bench(item.entry.base.engine).disk
+            failed = contract_fault(folder, disk.worktree)
+            disk.clean()
+            faults += [failed] if failed else []
+        return Finding(name, tuple(faults), tree)
+
+    def static_faults(self, folder: Path) -> tuple[str, ...]:
+        """What is wrong with the files of an entry, without composing it."""
         faults = list(_file_faults(folder))
         try:
             item = load_entry(folder)
+            faults += [*_evidence_faults(item, self.seal_fault), *self._index_faults(item)]
+            load_variants(folder)
         except SpecPilotError as error:
-            return Finding(name, (*faults, _line(error)))
-        faults += _evidence_faults(item)
-        faults += self._index_faults(item)
-        try:
-            tree = self._reproduce(item)
-        except SpecPilotError as error:
-            return Finding(name, (*faults, _line(error)))
-        if tree != item.entry.reproduces.tree:
-            faults.append(f"gives tree {tree}, entry.toml records {item.entry.reproduces.tree}.")
-        return Finding(name, tuple(faults), tree)
+            faults.append(_line(error))
+        return tuple(faults)
 
     def _index_faults(self, item: EntryFolder) -> Iterator[str]:
         if self._index is None:
@@ -154,8 +184,11 @@ def _file_faults(folder: Path) -> Iterator[str]:
             yield f"{path}: not a file of an entry."
 
 
-def _evidence_faults(item: EntryFolder) -> Iterator[str]:
-    """Artifacts load; a status other than unmeasured rests on a seal of the very tree that the entry reproduces."""
+_NEEDS_SEAL = ("validated", "retuned")
+
+
+def _evidence_faults(item: EntryFolder, seal_fault: SealFault | None) -> Iterator[str]:
+    """Artifacts load, seals verify; `validated` and `retuned` rest on a seal of the very tree that is reproduced."""
     sealed: set[str] = set()
     for path in sorted((item.folder / "evidence").glob("**/*.json")):
         try:
@@ -164,8 +197,12 @@ def _evidence_faults(item: EntryFolder) -> Iterator[str]:
             yield _line(error)
             continue
         if loaded.schema_ == "specpilot.seal/1":
+            fault = seal_fault(path) if seal_fault is not None else None
+            if fault is not None:
+                yield fault
+                continue
             sealed |= _sealed_trees(loaded.body.statement_json)
-    if item.entry.status != "unmeasured" and item.entry.reproduces.tree not in sealed:
+    if item.entry.status in _NEEDS_SEAL and item.entry.reproduces.tree not in sealed:
         yield f"status is {item.entry.status}, but no seal in evidence/ has tree {item.entry.reproduces.tree}."
 
 

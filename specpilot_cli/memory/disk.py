@@ -41,6 +41,10 @@ class Disk:
                 )
         self._stock_again = before
 
+    def clean(self) -> None:
+        """Remove what a test left in the worktree."""
+        git("clean", "-ffdxq", cwd=self.worktree)
+
 
 def states(made: Composition) -> tuple[State, State]:
     """Every path that a composition touches, as it is in the base tree and as it is in the composed one."""

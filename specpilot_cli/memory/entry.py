@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from specpilot_cli.artifacts.base import GitTree, Record, Sha256, Source
 from specpilot_cli.core.digest import sha256_bytes
@@ -29,7 +29,9 @@ EntryId = Annotated[str, Field(pattern=ID_PATTERN)]
 EngineName = Annotated[str, Field(pattern=ENGINE_PATTERN)]
 ConfigurationKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,127}$")]
 Kind = Literal["format", "tree", "verify", "batching", "kernel", "engine"]
-Status = Literal["unmeasured", "validated", "retuned", "retired"]
+Status = Literal["unmeasured", "validated", "retuned", "retired", "negative"]
+Factor = Literal["acceptance", "kernels", "outside"]
+Line = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class Base(Record):
@@ -60,20 +62,67 @@ class Delta(Record):
 class Range(Record):
     """A closed range of a quantity."""
 
-    min: int
+    min: Annotated[int, Field(ge=0)]
     max: int
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
 
 
 class Applies(Record):
-    """Where the entry was found to hold. Nothing given: not established anywhere."""
+    """Validity region: where the entry was found to hold. What is not given is not established."""
 
-    drafters: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    """GPU architectures such as `sm90`, or `cpu`."""
+    drafters: tuple[Line, ...] = ()
+    """Drafter ids of deployments; `*` stands for any characters, here and in the next two."""
+    targets: tuple[Line, ...] = ()
+    devices: tuple[Line, ...] = ()
+    """GPU architectures such as `sm90`, ids such as `h200-sxm`, or `cpu`."""
     requests: Range | None = None
     """Concurrent requests."""
     context_tokens: Range | None = None
+
+
+class Attacks(Record):
+    """What the entry is for, in the words of a ceiling."""
+
+    factor: Factor
+    """Which of the ceiling's three factors it takes from."""
+    classes: tuple[Line, ...] = ()
+    """For `kernels`: kernel classes of a profile (`*` stands for any characters). None given: all of them."""
+
+
+class Tried(Record):
+    """A figure of a trial."""
+
+    quantity: Line
+    """Such as `gain`, `accept length`, `decode time`."""
+    value: float
+    unit: Annotated[str, Field(max_length=40)]
+    """Empty for a ratio."""
+    deployment: Line
+    """Deployment id, or model, drafter, device and shape in words."""
+    date: str | None = None
+    source: Line
+    """Artifact in `evidence/`, or where the figure is from."""
+
+
+class DeadEnd(Record):
+    """What was tried on the way and dropped, so that nobody tries it again."""
+
+    tried: Line
+    why: Line
+    """Why it was dropped, with its figures."""
+
+
+class Retraction(Record):
+    """Why a retired entry is no longer applied."""
+
+    date: str
+    why: Line
+    instead: EntryId | None = None
 
 
 class Origin(Record):
@@ -100,7 +149,22 @@ class Entry(Record):
     reproduces: Reproduces
     delta: Delta
     applies: Applies = Applies()
+    attacks: Attacks | None = None
     origin: Origin = Origin()
+    unverified: tuple[Line, ...] = ()
+    """Areas where nobody has looked."""
+    dead_ends: tuple[DeadEnd, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    """Figures of trials; a negative entry needs them."""
+    retraction: Retraction | None = None
+
+    @model_validator(mode="after")
+    def _status_is_explained(self) -> Entry:
+        if self.status == "negative" and not self.tried:
+            raise ValueError("tried: status 'negative' needs the figures, as [[tried]]")
+        if self.retraction is not None and self.status != "retired":
+            raise ValueError(f"retraction: status is '{self.status}', a retraction needs 'retired'")
+        return self
 
 
 @dataclass(frozen=True)
@@ -145,12 +209,17 @@ def load_entry(folder: Path) -> EntryFolder:
         # through JSON, since strict validation would refuse TOML's arrays for tuples; dates become their ISO text
         entry = Entry.model_validate_json(json.dumps(document, default=str), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputUnusable(f"{path}: not a valid specpilot.entry/1.", f"{where}: {first['msg']}") from None
+        raise InputUnusable(f"{path}: not a valid specpilot.entry/1.", first_fault(error)) from None
     if (folder.parent.name, folder.name) != (entry.base.engine, entry.id):
         raise InputUnusable(f"{path}: says {entry.base.engine}/{entry.id}.", "The folder must be <engine>/<id>.")
     return EntryFolder(entry, folder, data)
+
+
+def first_fault(error: ValidationError) -> str:
+    """Key and complaint of the first thing that is wrong."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
 
 
 def read_file(path: Path, limit: int) -> bytes:

@@ -80,8 +80,17 @@ def render(room: Room) -> bytes:
     Raises:
         InputUnusable: an entry is damaged.
     """
-    built = Index(entries=tuple(record(load_entry(folder)) for folder in room.folders()))
-    return (built.model_dump_json(indent=2, by_alias=True) + "\n").encode()
+    return _spelled(Index(entries=tuple(record(load_entry(folder)) for folder in room.folders())))
+
+
+def _spelled(index: Index) -> bytes:
+    return (index.model_dump_json(indent=2, by_alias=True) + "\n").encode()
+
+
+def is_canonical(room: Room) -> bool:
+    """Whether a readable `index.json` is spelled as `write` spells it, so that no byte of it can change unnoticed."""
+    data = read_file(room.root / "index.json", MAX_BYTES)
+    return _spelled(Index.model_validate_json(data, strict=True)) == data
 
 
 def write(room: Room) -> Path:

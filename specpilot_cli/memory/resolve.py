@@ -36,6 +36,12 @@ def closure(name: str, load: Load) -> tuple[EntryFolder, ...]:
     return ordered
 
 
+def needed_by(name: str, names: Sequence[str], load: Load) -> str:
+    """The chain that brings `name` in where `names` are asked for, such as `a needs b, b needs c`; empty for one of
+    `names`."""
+    return _chain(name, _closure(names, load)[1])
+
+
 def _closure(names: Iterable[str], load: Load) -> tuple[dict[str, EntryFolder], dict[str, str]]:
     found: dict[str, EntryFolder] = {}
     brought_by: dict[str, str] = {}

@@ -225,12 +225,31 @@ def test_a_delta_stays_in_the_paths_it_declares(cli: Cli, stack: Lab, paths: str
 
 @pytest.mark.parametrize(
     ("path", "mode", "content"),
-    [("../evil", "100644", "x\n"), (".git/hooks/x", "100755", "x\n"), ("link", "120000", "/etc")],
+    [
+        ("../evil", "100644", "x\n"),
+        ("/etc/evil", "100644", "x\n"),
+        ("engine/../../evil", "100644", "x\n"),
+        (".git/hooks/x", "100755", "x\n"),
+        (".gitmodules", "100644", "x\n"),
+        ("link", "120000", "/etc"),
+        ("engine/link", "120000", "../../out"),
+        ("vendored", "160000", f"Subproject commit {'1' * 40}\n"),
+    ],
 )
 def test_a_hostile_delta_with_a_matching_digest(cli: Cli, stack: Lab, path: str, mode: str, content: str) -> None:
     delta = new_file(path, mode=mode, content=content)
     stack.forge(stack.room.load("toy", "a"), delta, f'["{path}"]')
     assert path in refused(cli, stack, 3, "a").err
+
+
+def test_nothing_is_written_through_a_link(cli: Cli, stack: Lab) -> None:
+    """A link that stays inside is fine; a later delta that goes through it is not."""
+    link = new_file("engine/short", mode="120000", content="ops")
+    stack.forge(stack.room.load("toy", "a"), link, '["engine/short"]')
+    stack.forge(stack.room.load("toy", "b"), new_file("engine/short/x.py"), '["engine/short/x.py"]')
+    item = stack.room.load("toy", "b")
+    stack.rewrite(item, r"^requires = .*", 'requires = ["a"]')
+    assert "b/delta.patch" in refused(cli, stack, 1, "b").err
 
 
 def test_deltas_of_every_kind(cli: Cli, lab: Lab) -> None:

@@ -91,6 +91,55 @@ def test_damaged(tmp_path: Path, old: str, new: str) -> None:
     assert str(caught.value).count("\n") <= 2
 
 
+MORE = """
+[attacks]
+factor = "kernels"
+classes = ["gemm*"]
+
+[[dead_ends]]
+tried = "11 bits a weight"
+why = "decoding took 3 times as long (paper, section 4.1)"
+
+[[tried]]
+quantity = "gain"
+value = 0.97
+unit = ""
+deployment = "dense8b__dflash__h200-sxm__r1"
+source = "evidence/pair.json"
+"""
+
+
+def test_figures_dead_ends_and_retractions(tmp_path: Path) -> None:
+    text = GOOD.replace('status = "unmeasured"', 'status = "negative"\nunverified = ["sampling"]') + MORE
+    entry = load_entry(folder_with(tmp_path, text)).entry
+    assert entry.attacks is not None and entry.attacks.classes == ("gemm*",)
+    assert (entry.tried[0].value, entry.dead_ends[0].tried, entry.unverified) == (
+        0.97,
+        "11 bits a weight",
+        ("sampling",),
+    )
+    retired = GOOD.replace("unmeasured", "retired") + '\n[retraction]\ndate = 2026-08-02\nwhy = "the noise was wrong"\n'
+    assert load_entry(folder_with(tmp_path, retired)).entry.retraction is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("unmeasured", "negative"), "tried: status 'negative' needs the figures"),
+        (GOOD + '[retraction]\ndate = "2026"\nwhy = "x"\n', "retraction: status is 'unmeasured'"),
+        (GOOD.replace("unmeasured", "retired") + '[retraction]\ndate = "2026"\n', "retraction.why"),
+        (GOOD.replace("min = 1, max = 16", "min = 17, max = 16"), "applies.requests: min 17 is above max 16"),
+        (GOOD + MORE.replace("kernels", "luck"), "attacks.factor"),
+        (GOOD + MORE.replace("value = 0.97", "value = nan"), "tried.0.value"),
+        (GOOD + MORE.replace('quantity = "gain"\n', ""), "tried.0.quantity"),
+    ],
+)
+def test_the_key_at_fault_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputUnusable) as caught:
+        load_entry(folder_with(tmp_path, text))
+    assert "entry.toml" in str(caught.value) and said in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe", b"\0" * 10, GOOD.encode("utf-16"), b"[" * 100_000, b"x = 1\n" * 60_000]
 )
