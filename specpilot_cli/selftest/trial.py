@@ -74,7 +74,7 @@ class Stand:
     def _once(self, parameters: Parameters, drawn: list[Request], seed: int) -> tuple[Verdicts, PairRunBody]:
         pair = self._pair_run(parameters, drawn, seed)
         verdicts = Verdicts(pair.verdict, pair.reason)
-        if self.copied is not None:  # that run is all; its checkpoint lies elsewhere, so our scorer serves another target
+        if self.copied is not None:  # its checkpoint lies elsewhere: our scorer serves another target
             return verdicts, pair
         if not answered(pair) or (self.system.kind != "honest" and declared(self.system, verdicts)):
             return verdicts, pair
