@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specpilot_cli.artifacts.replay import Curve, Lengths, Point, ReplayedLattice, SharedPoint
+from specpilot_cli.core import console
 from specpilot_cli.core.errors import InputUnusable, UsageFault
 from specpilot_cli.replay import interval, lengths, shared_budget
 from specpilot_cli.replay.accept import reach
@@ -51,6 +52,7 @@ class Replay:
         self.positions = tuple(p for p in wanted if p <= self.recorded)
         if not self.positions:
             raise UsageFault(f"{name}: records {self.recorded} positions, not {wanted[0]}.")
+        console.say(f"replay: {name}")
         try:
             self.data: Collected = collect(self._blocks, options.builders, self.positions, options.nodes)
         except ValueError as error:

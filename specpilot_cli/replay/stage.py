@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from specpilot_cli.artifacts.base import Source
 from specpilot_cli.artifacts.profile import ProfileBody
 from specpilot_cli.artifacts.replay import Curve, Lengths, ReplayBody, ReplayedLattice, SharedPoint
-from specpilot_cli.core import console
 from specpilot_cli.replay import lengths
 from specpilot_cli.replay.cost import cost
 from specpilot_cli.replay.interval import CONFIDENCE, METHOD
@@ -48,7 +47,6 @@ def run(names: Sequence[str], options: Options, profile: ProfileBody | None) -> 
     table: Lengths | None = None
     kept: lengths.Counts | None = None
     for name in names:
-        console.say(f"replay: {name}")
         replay = Replay(name, options)
         for curve, counts in replay.curves():
             curves.append(curve)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,17 +17,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cli import Cli
 from support.fake_worktree import deployment_file, request_file, stock_worktree
+from support.replay_lattices import recording, write
 from support.samples import every
 from support.sealed import Chain
 
 from specpilot_cli import __main__ as entry
 from specpilot_cli.artifacts import io
 
-SAMPLES = {name: io.dump(artifact) for name, artifact in every().items()}
+
+def lattice_index() -> bytes:
+    """The index of a small recording."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write(Path(folder) / "l", recording(2, 1)).read_bytes()
+
+
+SAMPLES = {name: io.dump(artifact) for name, artifact in every().items()} | {"lattice": lattice_index()}
 SETUP = {"stock", "good", "fake.toml", "requests.jsonl"}
 """What stands in the folder before a command runs."""
 READERS: dict[str, Callable[[str], list[str]]] = {
     "ceiling": lambda path: ["ceiling", path, "-o", "written.json"],
+    "ceiling --replay": lambda path: ["ceiling", "good/profile.json", "--replay", path, "-o", "written.json"],
+    "replay": lambda path: ["replay", path, "-o", "written.json"],
+    "replay --cost": lambda path: ["replay", "good/lattice/lattice.json", "--cost", path, "-o", "written.json"],
+    "lattice check": lambda path: ["lattice", "check", path],
     "show": lambda path: ["show", path],
     "show --json": lambda path: ["show", path, "--json"],
     "pair-run --noise-from": lambda path: [*PAIR, "stock", "--noise-from", path, "-o", "written.json"],
@@ -137,6 +150,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stock_worktree(tmp_path / "stock")
     deployment_file(tmp_path, request_file(tmp_path / "requests.jsonl", 8))
     Chain(tmp_path / "good").write()
+    (tmp_path / "good" / "profile.json").write_bytes(SAMPLES["profile"])
+    write(tmp_path / "good" / "lattice", recording(4, 1))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
