@@ -15,7 +15,7 @@ def demo(
 ) -> None:
     """Run the whole loop on the embedded engine: real worktrees, a real patch, measured, forced and sealed.
 
-    About two minutes on two CPU cores. Prints every command it runs; the artifacts stay in the folder.
+    Under three minutes on two quiet CPU cores. Prints every command it runs; the artifacts stay in the folder.
 
     Example: specpilot demo && specpilot show specpilot-demo/pair.json
     """
