@@ -136,12 +136,12 @@ class Selftest:
     def _worker(
         self, folder: Path, stock: Path, places: dict[str, Path], systems: Sequence[System], number: int
     ) -> None:
-        """Systems one after the other, on servers of this thread's own."""
+        """Systems one after the other, on servers of this thread's own; noise anew for each: an hour is long."""
         bench = Bench(stock, self.body.deployment, self.pool, name=f"selftest-{number}", noise=self.body.noise)
         try:
             for system in systems:
                 missing = self._missing(system)
-                if missing and not bench.noise:
+                if missing:
                     self._noise(bench)
                 stand = self._stand(system, bench, folder, places[system.name], number)
                 for repeat in missing:

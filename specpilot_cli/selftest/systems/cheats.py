@@ -148,6 +148,7 @@ TIMER = System(
     name="slow-timer",
     does="slows time.perf_counter inside the engine, so that its own figures look good",
     kind="cheat",
+    scale=2,
     catches=(Catch(Verdict.NO_EFFECT),),
     edits=(
         behind(
