@@ -192,27 +192,38 @@ def add(
     title: Annotated[str, typer.Option("--title", help="One line for people.")],
     kind: Annotated[str, typer.Option("--kind", help="format, tree, verify, batching, kernel or engine.")],
     vary: Annotated[list[str] | None, typer.Option("--vary", help="Configuration key it adds or changes.")] = None,
-    requires: Annotated[list[str] | None, typer.Option("--requires", help="Entry that it builds on.")] = None,
+    requires: Annotated[
+        list[str] | None, typer.Option("--requires", help="Entry that it builds on; auto: those found in it.")
+    ] = None,
     conflicts: Annotated[list[str] | None, typer.Option("--conflicts", help="Entry it cannot go with.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="Where the idea is from.")] = None,
     engine: Annotated[
         str | None, typer.Option("--engine", help="Engine it is for.", show_default="by the stock's tree id")
     ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Path it may touch, * for any characters.")] = None,
+    evidence: Annotated[
+        list[Path] | None, typer.Option("--evidence", help="Seal of this tree, and each file that it names.")
+    ] = None,
     memory_dir: MemoryDir = None,
 ) -> None:
-    """Keep what a worktree changes on stock as an unmeasured entry, if applying it anew gives the same tree.
+    """Keep what a worktree changes on stock as an entry, if applying it anew gives the same tree.
 
     Example: specpilot memory add --from wt/tree --id tree --title "Draft trees" --kind tree --vary tree_nodes
     """
+    from specpilot_cli.commands._memory_seals import seal_fault
     from specpilot_cli.memory.add import Draft
     from specpilot_cli.memory.add import add as keep
     from specpilot_cli.memory.room import open_own_room
 
     lists = {"vary": tuple(vary or ()), "requires": tuple(requires or ()), "conflicts": tuple(conflicts or ())}
-    item = keep(open_own_room(memory_dir), worktree, Draft(id_, title, kind, engine, **lists, source=source))
+    files = tuple(evidence or ())
+    draft = Draft(id_, title, kind, engine, **lists, source=source, only=tuple(only or ()), evidence=files)
+    item = keep(open_own_room(memory_dir), worktree, draft, seal_fault(None) if files else None)
     for path in item.entry.delta.paths:
         console.say(f"  {path}")
-    console.verdict(f"{item.name}: {len(item.entry.delta.paths)} paths, tree {item.entry.reproduces.tree}, unmeasured.")
+    console.verdict(
+        f"{item.name}: {len(item.entry.delta.paths)} paths, tree {item.entry.reproduces.tree}, {item.entry.status}."
+    )
     console.say(f"Next: write {item.folder / 'LIMITS.md'}, then specpilot memory index")
     console.emit(str(item.folder))
 

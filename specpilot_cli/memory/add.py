@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from specpilot_cli.engine import stock
 from specpilot_cli.memory import index
 from specpilot_cli.memory.compose import Composer
 from specpilot_cli.memory.entry import Entry, EntryFolder, load_entry
+from specpilot_cli.memory.evidence import SealFault, copied, require_sealed
+from specpilot_cli.memory.lineage import built_on
 from specpilot_cli.memory.resolve import resolve
 from specpilot_cli.memory.room import Room
 from specpilot_cli.worktrees import patch
@@ -26,7 +30,7 @@ from specpilot_cli.worktrees.git import base_tree, diff_bytes, tree_id
 LIMITS = """# Limits of {id}
 
 ## Limits
-None established: the entry is unmeasured.
+None established beyond the evidence.
 
 ## Unverified
 - Speed and losslessness on every deployment.
@@ -49,21 +53,32 @@ class Draft:
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     source: str | None = None
+    only: tuple[str, ...] = ()
+    """Paths (`*` for any characters) that the delta may touch; empty: any."""
+    evidence: tuple[Path, ...] = ()
+    """Sealed artifacts with all that they name; without them the entry is unmeasured."""
 
 
-def add(room: Room, worktree: Path, draft: Draft) -> EntryFolder:
-    """Write `<engine>/<id>` with status unmeasured, and the index.
+AUTO = "auto"
+"""In `Draft.requires`: the entries that the worktree holds already."""
+
+
+def add(room: Room, worktree: Path, draft: Draft, seal_fault: SealFault | None = None) -> EntryFolder:
+    """Write `<engine>/<id>`, and the index. Its status is `validated` where evidence is given, else `unmeasured`.
 
     Raises:
-        UsageFault: the id is taken or malformed, or the worktree changes nothing. InputUnusable: it changes a path that
-            no delta may. ExternalFailed: the delta does not give the worktree's tree again.
-        EnvironmentUnusable: the worktree is of no known stock.
+        UsageFault: the id is taken or malformed, the worktree changes nothing or leaves the paths it may touch.
+        InputUnusable: it changes a path that no delta may, or the evidence is not of this tree. ExternalFailed: the
+            delta does not give the worktree's tree again. EnvironmentUnusable: the worktree is of no known stock.
     """
     tree, base = tree_id(worktree, untracked_files="include"), base_tree(worktree)
     engine = _engine(draft.engine, base)
     target = room.root / engine / draft.id
     if target.exists():
         raise UsageFault(f"{target}: is there already.", "", "Use another --id, or remove the folder.")
+    if AUTO in draft.requires:
+        named = {*draft.requires, *built_on(room, engine, worktree, base, tree)} - {AUTO}
+        draft = replace(draft, requires=tuple(sorted(named)))
     start = Composer(worktree).compose(base, resolve(draft.requires, room.loader(engine))).tree
     delta = diff_bytes(worktree, start, tree)
     if not delta:
@@ -71,9 +86,17 @@ def add(room: Room, worktree: Path, draft: Draft) -> EntryFolder:
     again = patch.apply(worktree, start, delta, name=f"{engine}/{draft.id}/delta.patch")
     if again.tree != tree:
         raise ExternalFailed("The delta does not reproduce the worktree.", f"Tree {again.tree} instead of {tree}.")
+    odd = [path for path in again.paths if draft.only and not any(fnmatchcase(path, p) for p in draft.only)]
+    if odd:
+        raise UsageFault(f"{worktree}: changes {odd[0]}.", f"It may touch {', '.join(draft.only)} only.")
     index.render(room)  # a damaged neighbour must be said before anything is written
     document = _document(draft, engine, base, tree, sha256_bytes(delta), again.paths)
-    _write(target, _toml(document), delta, LIMITS.format(id=draft.id))
+    with _partial(target) as folder:
+        (folder / "entry.toml").write_text(_toml(document), encoding="utf-8")
+        (folder / "delta.patch").write_bytes(delta)
+        (folder / "LIMITS.md").write_text(LIMITS.format(id=draft.id), encoding="utf-8")
+        if draft.evidence:  # judged where it will lie: a file that was not handed over is missing there
+            require_sealed(copied(draft.evidence, folder / "evidence"), tree, seal_fault)
     index.write(room)
     return load_entry(target)
 
@@ -101,7 +124,7 @@ def _document(
         "id": draft.id,
         "title": draft.title,
         "kind": draft.kind,
-        "status": "unmeasured",
+        "status": "validated" if draft.evidence else "unmeasured",
         "requires": sorted(set(draft.requires)),
         "conflicts": sorted(set(draft.conflicts)),
     }
@@ -135,15 +158,16 @@ def _toml(document: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(target: Path, toml: str, delta: bytes, limits: str) -> None:
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A folder that becomes `target` when all went well, and is gone otherwise."""
     partial = target.with_name(f".{target.name}.partial")
     try:
-        if partial.exists():
-            shutil.rmtree(partial)
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        (partial / "entry.toml").write_text(toml, encoding="utf-8")
-        (partial / "delta.patch").write_bytes(delta)
-        (partial / "LIMITS.md").write_text(limits, encoding="utf-8")
+        yield partial
         partial.replace(target)
     except OSError as error:
         raise EnvironmentUnusable(f"{target}: cannot be written.", error.strerror or str(error)) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

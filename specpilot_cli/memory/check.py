@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from specpilot_cli.artifacts import io
 from specpilot_cli.core.errors import SpecPilotError
 from specpilot_cli.engine import stock
 from specpilot_cli.memory import index
@@ -15,6 +14,7 @@ from specpilot_cli.memory.compose import Composer, difference
 from specpilot_cli.memory.contracts import contract_fault, has_contracts
 from specpilot_cli.memory.disk import Disk
 from specpilot_cli.memory.entry import EntryFolder, load_entry
+from specpilot_cli.memory.evidence import SealFault, evidence_faults
 from specpilot_cli.memory.resolve import Load, closure
 from specpilot_cli.memory.room import Room
 from specpilot_cli.memory.variants import load_variants
@@ -24,10 +24,6 @@ from specpilot_cli.worktrees.git import base_commit, commit_tree, tree_of
 _FILES = {"entry.toml", "delta.patch", "LIMITS.md", "variants.toml", "README.md"}
 _FOLDERS = {"contracts", "evidence"}
 _REQUIRED = ("delta.patch", "LIMITS.md")
-
-SealFault = Callable[[Path], str | None]
-"""What is wrong with the seal at a path: its signature, or a file that it names. Injected, since sealing is a room of
-its own; None in its place: seals are read, not verified."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class Checker:
         faults = list(_file_faults(folder))
         try:
             item = load_entry(folder)
-            faults += [*_evidence_faults(item, self.seal_fault), *self._index_faults(item)]
+            faults += [*evidence_faults(item, self.seal_fault), *self._index_faults(item)]
             load_variants(folder)
         except SpecPilotError as error:
             faults.append(_line(error))
@@ -182,37 +178,3 @@ def _file_faults(folder: Path) -> Iterator[str]:
             yield f"{path}: not a plain file."
         elif parts[0] not in (_FILES if len(parts) == 1 else _FOLDERS):
             yield f"{path}: not a file of an entry."
-
-
-_NEEDS_SEAL = ("validated", "retuned")
-
-
-def _evidence_faults(item: EntryFolder, seal_fault: SealFault | None) -> Iterator[str]:
-    """Artifacts load, seals verify; `validated` and `retuned` rest on a seal of the very tree that is reproduced."""
-    sealed: set[str] = set()
-    for path in sorted((item.folder / "evidence").glob("**/*.json")):
-        try:
-            loaded = io.load(str(path)).artifact
-        except SpecPilotError as error:
-            yield _line(error)
-            continue
-        if loaded.schema_ == "specpilot.seal/1":
-            fault = seal_fault(path) if seal_fault is not None else None
-            if fault is not None:
-                yield fault
-                continue
-            sealed |= _sealed_trees(loaded.body.statement_json)
-    if item.entry.status in _NEEDS_SEAL and item.entry.reproduces.tree not in sealed:
-        yield f"status is {item.entry.status}, but no seal in evidence/ has tree {item.entry.reproduces.tree}."
-
-
-def _sealed_trees(statement_json: str) -> set[str]:
-    from pydantic import ValidationError
-
-    from specpilot_cli.artifacts.seal import Statement
-
-    try:
-        subjects = Statement.model_validate_json(statement_json).subject
-    except ValidationError:
-        return set()
-    return {subject.digest.git_tree for subject in subjects if subject.digest.git_tree}

@@ -20,6 +20,7 @@ from specpilot_cli.memory import index
 from specpilot_cli.memory.room import Room
 from specpilot_cli.sealing import sign
 from specpilot_cli.sealing.make import checked, seal
+from specpilot_cli.worktrees.git import tree_id
 
 STOCK = ("--stock", "stock", "--memory-dir", "room")
 
@@ -211,3 +212,46 @@ def test_selection_and_guard(cli: Cli, lab: Lab) -> None:
     assert namespace["RANGES"] == {"requests": (2, 8)}
     (lab.root / "other.toml").write_text(DEPLOYMENT.replace('"mini"', '"other"'))
     cli(*argv[:3], "other.toml", *argv[4:]).expect(3, "")
+
+
+def test_a_promoted_worktree_becomes_a_validated_entry(cli: Cli, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECPILOT_CONFIG", str(lab.root / "config"))
+    work = lab.worktree("work", {"engine/deep.py": b"depth = 9\n"}, ("two",))
+    runs, thresholds = lab.root / "runs", load_thresholds()
+    argv = ("memory", "add", "--from", "work", "--title", "T", "--kind", "tree", "--engine", "toy")
+    argv += ("--requires", "auto", "--memory-dir", "room", "--id")
+
+    def sealed(tree: str) -> list[str]:
+        shutil.rmtree(runs, ignore_errors=True)
+        monkeypatch.setattr("support.sealed.CANDIDATE_TREE", tree)
+        evidence = checked([load(name) for name in Chain(runs).write().names], (), thresholds, judge)
+        (runs / "seal.json").write_bytes(dump(seal(evidence, thresholds, sign.default_key())))
+        return [word for path in sorted(runs.iterdir()) for word in ("--evidence", str(path))]
+
+    before = snapshot(lab.room.root)
+    done = cli(*argv, "deep", *sealed("5" * 40)).expect(3, "")
+    assert "does not speak of this worktree" in done.err
+    good = sealed(tree_id(work, untracked_files="include"))
+    (runs / "noise.json").write_text("{}")
+    assert "not a SpecPilot artifact" in cli(*argv, "deep", *good).expect(3, "").err
+    good = sealed(tree_id(work, untracked_files="include"))
+    without = [word for two in zip(good[::2], good[1::2], strict=True) if "pair-2" not in two[1] for word in two]
+    assert "a file that it names is missing" in cli(*argv, "deep", *without).expect(3, "").err
+    assert "Two files are called" in cli(*argv, "deep", *good, *good[-2:]).expect(2, "").err
+    assert snapshot(lab.room.root) == before
+
+    done = cli(*argv, "deep", *good).expect(0, "room/toy/deep\n")
+    entry = lab.room.load("toy", "deep").entry
+    assert (entry.status, entry.requires) == ("validated", ("two",))
+    cli("memory", "check", "deep", *STOCK).expect(0)
+    (lab.room.root / "toy/deep/evidence/seal.json").unlink()
+    index.write(lab.room)
+    assert "no seal in evidence/ has tree" in cli("memory", "check", "deep", *STOCK).expect(1).out
+
+
+def test_a_delta_that_leaves_its_files(cli: Cli, lab: Lab) -> None:
+    lab.worktree("work", {"engine/tree.py": b"nodes = 9\n", "engine/model.py": b"x\n"}, ("one",))
+    argv = ("memory", "add", "--from", "work", "--title", "T", "--kind", "tree", "--engine", "toy", "--id", "wide")
+    done = cli(*argv, "--memory-dir", "room", "--only", "engine/tr*").expect(2, "")
+    assert "changes engine/model.py" in done.err
+    cli(*argv, "--memory-dir", "room", "--only", "engine/*").expect(0, "room/toy/wide\n")
