@@ -45,7 +45,7 @@ class Totals(Record):
     per_tensor_bits: NonNegative
     entropy_bits: NonNegative
     one_row_speedup_bound: Positive
-    """Bytes read a step at one row, before over after: input embeddings are not read, caches and activations ignored."""
+    """Bytes read a step at one row, before over after: no input embeddings, caches and activations ignored."""
 
 
 class KvCache(Record):
