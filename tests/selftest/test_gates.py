@@ -5,8 +5,8 @@ No timing decides: what is asserted is what the gates say of outputs, configurat
 
 from __future__ import annotations
 
-import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,13 +71,21 @@ def test_near_ties_are_no_reason_to_reject(place: Path, bench: Bench, tmp_path: 
     assert trial.outcome in ("accepted", "undecided") and trial.forcing_verdict is not Verdict.LOSSY
 
 
+def pause(process: psutil.Process, patience_s: float = 10.0) -> None:
+    """Stop `process` and wait until it has stopped: a signal to a thread that is running arrives a moment later."""
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + patience_s
+    while process.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline, f"still {process.status()} after {patience_s} s"
+        time.sleep(0.01)
+
+
 def test_a_server_that_was_left_paused_goes_on(place: Path, bench: Bench, tmp_path: Path) -> None:
     (honest,) = choose(["identical"])
     stock = bench.server("stock", bench.stock)
     bench.server("candidate", plant(honest, bench.stock, tmp_path / "one"))
     assert stock.pid is not None
-    os.kill(stock.pid, signal.SIGSTOP)
-    assert psutil.Process(stock.pid).status() == psutil.STATUS_STOPPED
+    pause(psutil.Process(stock.pid))
     bench.server("candidate", plant(honest, bench.stock, tmp_path / "two"))
     assert psutil.Process(stock.pid).status() != psutil.STATUS_STOPPED and stock.info()["num_threads"] == 1
 
