@@ -1,0 +1,1 @@
+"""What an agent may do. Nothing that is not here."""
