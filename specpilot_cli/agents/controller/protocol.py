@@ -52,7 +52,7 @@ class Reply(Record):
     """One or two sentences for people and agents."""
     figures: Figures | None = None
     mismatch_rate: float | None = None
-    summary: dict[str, Any] = {}
+    summary: dict[str, Any] = Field(default_factory=dict)
     """profile: the step's time by phase and class; noise: its value."""
     artifacts: tuple[tuple[str, Sha256], ...] = ()
     """Files in the controller's folder that the answer rests on: name and digest."""
