@@ -6,16 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specpilot_cli.artifacts.base import Count, Record
+from specpilot_cli.artifacts.round import Usage
 
-
-class Usage(Record):
-    """Tokens of one answer, as the API counts them."""
-
-    input_tokens: Count = 0
-    """Neither written to nor read from the prompt cache."""
-    cache_write_tokens: Count = 0
-    cache_read_tokens: Count = 0
-    output_tokens: Count = 0
+__all__ = ["Answer", "Call", "Provider", "Usage"]
 
 
 class Call(Record):

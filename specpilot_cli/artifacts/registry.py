@@ -16,6 +16,7 @@ _MODELS: dict[str, tuple[str, str]] = {
     "selftest": ("selftest", "SelftestArtifact"),
     "replay": ("replay", "ReplayArtifact"),
     "lattice": ("replay_lattice", "LatticeArtifact"),
+    "round": ("round", "RoundArtifact"),
     "w12-audit": ("w12_audit", "W12AuditArtifact"),
     "w12-verify": ("w12_verify", "W12VerifyArtifact"),
 }

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from specpilot_cli.artifacts.base import GitTree, Record
+from specpilot_cli.artifacts.round import Figures, Reply
+from specpilot_cli.artifacts.round import QuestionKind as Kind
 
-from pydantic import Field
+__all__ = ["Figures", "Kind", "Question", "Reply"]
 
-from specpilot_cli.artifacts.base import GitTree, Record, Sha256
-from specpilot_cli.artifacts.verdict import Verdict
-
-Kind = Literal["noise", "profile", "screen", "force", "promote", "final"]
-"""noise: stock against stock, the bar of every later question (asked once, kept).
-profile: where a step of the tree spends its time. screen: a short paired run on develop requests.
-force: token forcing of the last screen's outputs. promote: a full paired run on develop requests, then forcing.
-final: two paired runs on sealed requests with another seed each, forcing of both, and the seal."""
+# noise: stock against stock, the bar of every later question (asked once, kept).
+# profile: where a step of the tree spends its time. screen: a short paired run on develop requests.
+# force: token forcing of the last screen's outputs. promote: a full paired run on develop requests, then forcing.
+# final: two paired runs on sealed requests with another seed each, forcing of both, and the seal.
 
 
 class Question(Record):
@@ -26,35 +24,3 @@ class Question(Record):
     """Keys of /server_info in which the tree may differ from stock."""
     flags: tuple[str, ...] = ()
     """Engine flags of the candidate alone."""
-
-
-class Figures(Record):
-    """Gain of a paired run."""
-
-    ratio: Annotated[float, Field(gt=0)]
-    low: Annotated[float, Field(gt=0)]
-    """95 % interval."""
-    high: Annotated[float, Field(gt=0)]
-    bar: Annotated[float, Field(ge=0)]
-    """The gain that the lower bound must exceed, such as 0.05."""
-    tau_stock: float | None = None
-    tau_candidate: float | None = None
-
-
-class Reply(Record):
-    """The controller's word. Holds no prompt, output, threshold or key."""
-
-    kind: Kind
-    verdict: Verdict | None
-    """PROMOTED for promote and final only where speed and losslessness both passed; None where there is nothing to
-    judge (noise, profile)."""
-    reason: str
-    """One or two sentences for people and agents."""
-    figures: Figures | None = None
-    mismatch_rate: float | None = None
-    summary: dict[str, Any] = Field(default_factory=dict)
-    """profile: the step's time by phase and class; noise: its value."""
-    artifacts: tuple[tuple[str, Sha256], ...] = ()
-    """Files in the controller's folder that the answer rests on: name and digest."""
-    seconds: Annotated[float, Field(ge=0)]
-    """Wall-clock time of measuring, 0 where the answer was known."""
