@@ -40,11 +40,12 @@ class Durable:
         with self._guard:
             return self._attempts.get(key, 0)
 
-    def once(self, key: str, asked: Any, effect: Callable[[], Any]) -> Any:
+    def once(self, key: str, asked: Any, effect: Callable[[], Any], allow: Callable[[], None] | None = None) -> Any:
         """The result of `effect` (JSON), which runs only where `key` has no result yet.
 
         Args:
             asked: what is asked for (JSON). A result is only good for the same question.
+            allow: called before an effect begins; raises where it must not (a budget, a person who asked to stop).
         Raises:
             InputUnusable: the key belongs to another question: code or settings changed under a running round.
         """
@@ -59,6 +60,8 @@ class Durable:
             )
         if found is not None:
             return self.store.get_json(found)
+        if allow is not None:
+            allow()
         self.journal.append(STARTED, key, asked=digest)
         with self._guard:
             self._asked[key] = digest

@@ -143,6 +143,18 @@ class Spent(Record):
     """While a process of the round was running."""
 
 
+class BudgetLimits(Record):
+    """What may be spent; None: no limit."""
+
+    usd: NonNegative | None = None
+    tokens: Count | None = None
+    """Of all kinds, cached ones included."""
+    device_hours: NonNegative | None = None
+    """Of measuring."""
+    hours: NonNegative | None = None
+    """By the clock, while the round runs."""
+
+
 class PromptFile(Record):
     """A prompt as it was used."""
 
@@ -189,6 +201,7 @@ class RoundBody(Record):
     """Of the sealed measurement."""
     entries: tuple[Kept, ...] = ()
     agents: tuple[AgentUse, ...] = ()
+    limits: BudgetLimits
     spent: Spent
     stopped_by: str | None = None
     """The budget or the person that ended it before its time."""
