@@ -35,6 +35,16 @@ class Durable:
         with self._guard:
             return key in self._results
 
+    def result(self, key: str) -> Any:
+        """The result of an effect that has one.
+
+        Raises:
+            KeyError: it has none.
+        """
+        with self._guard:
+            digest = self._results[key]
+        return self.store.get_json(digest)
+
     def attempts(self, key: str) -> int:
         """How often the effect was begun."""
         with self._guard:

@@ -19,7 +19,7 @@ from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, SpecP
 from specpilot_cli.engine import stock
 from specpilot_cli.memory import index
 from specpilot_cli.memory.compose import Composer
-from specpilot_cli.memory.entry import Entry, EntryFolder, load_entry
+from specpilot_cli.memory.entry import DeadEnd, Entry, EntryFolder, Tried, load_entry
 from specpilot_cli.memory.evidence import SealFault, copied, require_sealed
 from specpilot_cli.memory.lineage import built_on
 from specpilot_cli.memory.resolve import resolve
@@ -57,6 +57,12 @@ class Draft:
     """Paths (`*` for any characters) that the delta may touch; empty: any."""
     evidence: tuple[Path, ...] = ()
     """Sealed artifacts with all that they name; without them the entry is unmeasured."""
+    limits: str | None = None
+    """Text of LIMITS.md. None: a form to fill in."""
+    unverified: tuple[str, ...] = ()
+    dead_ends: tuple[DeadEnd, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    """Figures of trials that it lost: the entry is `negative`."""
 
 
 AUTO = "auto"
@@ -94,7 +100,8 @@ def add(room: Room, worktree: Path, draft: Draft, seal_fault: SealFault | None =
     with _partial(target) as folder:
         (folder / "entry.toml").write_text(_toml(document), encoding="utf-8")
         (folder / "delta.patch").write_bytes(delta)
-        (folder / "LIMITS.md").write_text(LIMITS.format(id=draft.id), encoding="utf-8")
+        limits = LIMITS.format(id=draft.id) if draft.limits is None else draft.limits
+        (folder / "LIMITS.md").write_text(limits, encoding="utf-8")
         if draft.evidence:  # judged where it will lie: a file that was not handed over is missing there
             require_sealed(copied(draft.evidence, folder / "evidence"), tree, seal_fault)
     index.write(room)
@@ -116,26 +123,29 @@ def _engine(named: str | None, base: str) -> str:
     return found
 
 
-def _document(
-    draft: Draft, engine: str, base: str, tree: str, sha256: str, paths: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-    head = {
+def _document(draft: Draft, engine: str, base: str, tree: str, sha256: str, paths: Iterable[str]) -> dict[str, Any]:
+    head: dict[str, Any] = {
         "schema": "specpilot.entry/1",
         "id": draft.id,
         "title": draft.title,
         "kind": draft.kind,
-        "status": "validated" if draft.evidence else "unmeasured",
+        "status": "negative" if draft.tried else "validated" if draft.evidence else "unmeasured",
         "requires": sorted(set(draft.requires)),
         "conflicts": sorted(set(draft.conflicts)),
     }
+    if draft.unverified:
+        head["unverified"] = list(draft.unverified)
     origin = {"date": utc_now().date().isoformat()} | ({"source": draft.source} if draft.source else {})
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, Any] = {
         "base": {"engine": engine, "tree": base},
         "reproduces": {"tree": tree},
         "delta": {"sha256": sha256, "paths": list(paths), "vary": sorted(set(draft.vary))},
         "applies": {},
         "origin": origin,
     }
+    for name, records in (("dead_ends", draft.dead_ends), ("tried", draft.tried)):
+        if records:
+            tables[name] = [record.model_dump(mode="json", exclude_none=True) for record in records]
     try:
         Entry.model_validate_json(json.dumps({**head, **tables}), strict=True)
     except ValidationError as error:
@@ -145,16 +155,18 @@ def _document(
     return {"": head, **tables}
 
 
-def _toml(document: dict[str, dict[str, Any]]) -> str:
-    """TOML of flat tables of strings and string lists: JSON's strings and arrays are TOML's (control characters apart,
-    which `json` escapes; DEL is escaped here)."""
-    lines = []
-    for table, values in document.items():
-        lines += [f"\n[{table}]"] if table else []
-        lines += [
-            f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-            for key, value in values.items()
-        ]
+def _toml(document: dict[str, Any]) -> str:
+    """TOML of flat tables, and lists of flat tables, of strings, numbers and string lists: JSON's are TOML's (control
+    characters apart, which `json` escapes; DEL is escaped here)."""
+    lines: list[str] = []
+    for table, value in document.items():
+        many = isinstance(value, list)
+        for values in value if many else [value]:
+            lines += ([f"\n[[{table}]]" if many else f"\n[{table}]"]) if table else []
+            lines += [
+                f"{key} = {json.dumps(item, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+                for key, item in values.items()
+            ]
     return "\n".join(lines) + "\n"
 
 
