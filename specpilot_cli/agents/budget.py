@@ -40,15 +40,24 @@ def total(usage: Usage) -> int:
     return sum(getattr(usage, name) for name in Usage.model_fields)
 
 
-def is_turn(key: str) -> bool:
-    """Whether the effect is a model call."""
+def _is(mark: str, key: str) -> bool:
     parts = key.split("/")
-    return len(parts) >= 3 and parts[-2] == "turn"
+    return len(parts) >= 3 and parts[-2] == mark and parts[-1].replace(".", "").isdigit()
+
+
+def is_turn(key: str) -> bool:
+    """Whether the effect is a model call: `<agent>/turn/<n>`."""
+    return _is("turn", key)
+
+
+def is_tool(key: str) -> bool:
+    """Whether the effect is a tool call: `<agent>/tool/<n>.<i>`."""
+    return _is("tool", key)
 
 
 def is_question(key: str) -> bool:
-    """Whether the effect is a question to the controller."""
-    return "ask" in key.split("/")
+    """Whether the effect is a question to the controller: `…/ask/<n>`."""
+    return _is("ask", key)
 
 
 def wall_seconds(events: Iterable[Event]) -> float:

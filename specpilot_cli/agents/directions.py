@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specpilot_cli.agents import openings, prompts
-from specpilot_cli.agents.budget import BudgetSpent
+from specpilot_cli.agents.budget import BudgetSpent, is_question
 from specpilot_cli.agents.controller.protocol import Question
 from specpilot_cli.agents.conversation import Conversation, Ended
 from specpilot_cli.agents.durable import DONE, STARTED
@@ -64,7 +64,7 @@ def asked_by(site: Site, agent: str) -> list[Asked]:
     asked = {e.key: e.data["asked"] for e in site.durable.journal.events if e.kind == STARTED}
     found = []
     for event in site.durable.journal.events:
-        if event.kind == DONE and event.key.startswith(f"{agent}/") and "/ask/" in event.key:
+        if event.kind == DONE and event.key.startswith(f"{agent}/") and is_question(event.key):
             question = Question.model_validate(site.durable.store.get_json(asked[event.key]))
             found.append((question, Reply.model_validate(site.durable.store.get_json(event.data["result"]))))
     return found

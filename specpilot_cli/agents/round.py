@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -52,6 +51,7 @@ class Order:
     """What a round is given."""
 
     folder: Path
+    round_id: str
     stock: Path
     stock_tree: str
     engine: str
@@ -97,6 +97,7 @@ class Round:
         durable = Durable(journal, Store(order.folder / "objects"))
         meter = Meter(order.limits, order.cost, calls_are_paid=order.paid)
         meter.restore(journal.events, durable.store)
+        self._check(durable)
         journal.append(OPENED, limits=order.limits.model_dump(mode="json"))
         settings = order.settings
         desk = Desk(
@@ -111,7 +112,7 @@ class Round:
         )
         self.site = Site(
             folder=order.folder,
-            round_id=self._identity(durable),
+            round_id=order.round_id,
             stock=order.stock,
             stock_tree=order.stock_tree,
             engine=order.engine,
@@ -126,7 +127,8 @@ class Round:
         )
         self.progress = Progress()
 
-    def _identity(self, durable: Durable) -> str:
+    def _check(self, durable: Durable) -> None:
+        """The first effect of all: a round that is resumed must be the one that was begun."""
         order = self.order
         asked = {
             "settings": order.settings.model_dump(mode="json"),
@@ -134,7 +136,7 @@ class Round:
             "ceiling": order.ceiling_sha256,
             "prompts": [file.model_dump(mode="json") for file in prompts.files()],
         }
-        return str(durable.once("round", asked, lambda: secrets.token_hex(6)))
+        durable.once("round", asked, lambda: order.round_id)
 
     def run(self) -> RoundBody:
         """Everything, saved after every step.
@@ -145,6 +147,9 @@ class Round:
         """
         try:
             self._carry_out()
+        except StopAsked:
+            self.progress.stopped_by = "a person stopped it"
+            raise
         finally:
             if self.progress.stopped_by is None and not self._complete:
                 self.progress.stopped_by = "it was cut off before its end"
@@ -156,7 +161,7 @@ class Round:
     def _carry_out(self) -> None:
         now, device = self.progress, self.order.settings.devices[0]
         try:
-            directions = self._plan()
+            directions = self.plan()
         except BudgetSpent as spent:
             now.stopped_by = spent.what
             return
@@ -167,7 +172,8 @@ class Round:
         now.entries = distil(self.site, now.records, now.stack, now.final)
         self._complete = now.stopped_by is None
 
-    def _plan(self) -> tuple[tuple[Proposal, float], ...]:
+    def plan(self) -> tuple[tuple[Proposal, float], ...]:
+        """The directions to try with their expected gains, the best first."""
         order, site = self.order, self.site
         entries = {candidate.item.entry.id: candidate.worth for candidate in order.candidates}
         tools = (Estimate(order.ceiling), Propose(order.ceiling, entries))

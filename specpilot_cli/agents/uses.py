@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specpilot_cli.agents.budget import Cost, add, is_turn
+from specpilot_cli.agents.budget import Cost, add, is_tool, is_turn
 from specpilot_cli.agents.durable import DONE
 from specpilot_cli.agents.journal import Event
 from specpilot_cli.agents.provider import Answer, Usage
@@ -14,11 +14,7 @@ from specpilot_cli.artifacts.round import AgentUse
 
 def agent_of_key(key: str) -> str | None:
     """The agent of a turn or a tool call; None for other effects."""
-    parts = key.split("/")
-    for mark in ("turn", "tool"):
-        if mark in parts[1:]:
-            return "/".join(parts[: parts.index(mark, 1)])
-    return None
+    return "/".join(key.split("/")[:-2]) if is_turn(key) or is_tool(key) else None
 
 
 def uses(events: Iterable[Event], store: Store, cost: Cost) -> tuple[AgentUse, ...]:
@@ -35,7 +31,7 @@ def uses(events: Iterable[Event], store: Store, cost: Cost) -> tuple[AgentUse, .
             total = None if usd is None or now.usd is None else now.usd + usd
             fields = {"turns": now.turns + 1, "usage": add(now.usage, answer.usage), "usd": total}
             now = now.model_copy(update=fields)
-        elif "/ask/" not in event.key:
+        else:
             now = now.model_copy(update={"tool_calls": now.tool_calls + 1})
         found[agent] = now
     return tuple(found.values())

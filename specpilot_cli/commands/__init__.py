@@ -21,6 +21,7 @@ MODULES = (
     "force_tokens",
     "seal",
     "memory",
+    "agent",
     "w12",
     "show",
     "schema",
