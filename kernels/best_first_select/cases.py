@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "_testing")
@@ -10,7 +11,7 @@ import torch  # noqa: E402
 from mount import mount  # noqa: E402
 
 mount()
-from specpilot_kernels.best_first_select import op, reference  # noqa: E402
+from specpilot_kernels.best_first_select import launch, op, reference, threshold, triton_threshold  # noqa: E402
 
 SHAPES = [(1, 1, 1), (2, 3, 4), (3, 5, 7), (2, 8, 16), (1, 16, 16), (1, 2, 40)]
 NODES = (1, 2, 15, 33)
@@ -35,6 +36,23 @@ def lattice(
     return ids.to(device), unary.to(device), pair.contiguous().to(device)
 
 
+def run(
+    ids: torch.Tensor,
+    unary: torch.Tensor | None,
+    pair: torch.Tensor | None,
+    nodes: int,
+    out: op.Tree,
+    variant: str,
+    shape: triton_threshold.Shape | None = None,
+) -> None:
+    """`op.select`; with another `shape` of the variant triton-threshold than its default."""
+    if shape is None:
+        op.select(ids, unary, pair, nodes, out=out, variant=variant)
+    else:
+        launch.listed(ids, unary, pair, nodes, out, shape)
+        launch.link(ids, nodes, out)
+
+
 def differences(
     ids: torch.Tensor,
     unary: torch.Tensor | None,
@@ -42,17 +60,19 @@ def differences(
     nodes: int,
     seed: int,
     variant: str = "triton",
+    shape: triton_threshold.Shape | None = None,
 ) -> list[str]:
     """Names of the outputs that are not the reference's. Outputs are poisoned first: what nobody wrote is wrong."""
     tree = op.Tree.empty(ids.shape[0], nodes, ids.device)
     for name, buffer in vars(tree).items():
         buffer.fill_(True if name == "mask" else -77)
-    op.select(ids, unary, pair, nodes, out=tree, variant=variant)
+    run(ids, unary, pair, nodes, tree, variant, shape)
     wrong = []
     for b, listed in enumerate(reference.select(unary, pair, nodes)):
         for name, expected in reference.arrays(listed, ids[b].cpu(), nodes).items():
             if not torch.equal(getattr(tree, name)[b].cpu().to(expected.dtype), expected):
-                wrong.append(f"{variant}: {name} of request {b} (seed {seed}, {list(ids.shape)}, {nodes} nodes)")
+                place = f"request {b} (seed {seed}, {list(ids.shape)}, {nodes} nodes)"
+                wrong.append(f"{variant}{shape or ''}: {name} of {place}")
     return wrong
 
 
@@ -67,14 +87,46 @@ def threshold_cases() -> tuple[int, list[str]]:
         given = None if kind == "pair" else unary, None if kind == "unary" else pair
         wrong += differences(ids, *given, nodes, seed, "threshold")
         count += 1
-    for seed in range(20):
-        ids, unary, pair = lattice(2, 5, 4, seed, bool(seed % 2), "cuda")
-        hidden = torch.rand(pair.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
-        pair[hidden.cuda()] = -float("inf")
-        flat = torch.zeros_like(pair)
-        for scores, nodes in ((pair, 255), (pair, 63), (flat, 63)):
-            wrong += differences(ids, None, scores, nodes, seed, "threshold")
-            count += 1
+    for ids, scores, nodes, seed in odd_scores("cuda", range(20)):
+        wrong += differences(ids, None, scores, nodes, seed, "threshold")
+        count += 1
+    return count, wrong
+
+
+def odd_scores(device: str, seeds: range) -> Iterator[tuple[torch.Tensor, torch.Tensor, int, int]]:
+    """ids, pair scores, nodes, seed: with -inf in them, with NaN and positive ones in them, and all of them 0."""
+    for seed in seeds:
+        ids, _, pair = lattice(2, 5, 4, seed, bool(seed % 2), device)
+        drawn = torch.rand(pair.shape, generator=torch.Generator().manual_seed(seed)).to(device)
+        pair[drawn < 0.4] = -float("inf")
+        odd = pair.clone()
+        odd[drawn > 0.9], odd[drawn > 0.95] = float("nan"), 1.5
+        for scores, nodes in ((pair, 255), (pair, 63), (odd, 63), (torch.zeros_like(pair), 63)):
+            yield ids, scores, nodes, seed
+
+
+def triton_threshold_cases(device: str) -> tuple[int, list[str]]:
+    """What the sizes of `main` do not reach: many nodes, wide lattices, odd scores, other shapes of the program, and
+    both reasons to pop instead: a list that overflows, too many nodes at the limit."""
+    wrong: list[str] = []
+    count = 0
+    variant, small = "triton-threshold", triton_threshold.Shape(warps=2, chunk=256)
+    sizes = [((1, 16, 16), 192, None), ((2, 8, 16), 63, small), ((1, 4, 24), 129, None)]
+    if device == "cpu":
+        sizes += [((1, 16, 16), 255, small), ((1, 63, 5), 63, None), ((1, 6, 3), 192, None), ((1, 3, 100), 129, small)]
+    for seed, ((size, nodes, shape), ties) in enumerate(itertools.product(sizes, (False, True))):
+        ids, unary, pair = lattice(*size, seed, ties, device)
+        wrong += differences(ids, unary, pair, nodes, seed, variant, shape)
+        wrong += differences(ids, None, pair, nodes, seed, variant, shape)
+        count += 2
+    for ids, scores, nodes, seed in odd_scores(device, range(4)):
+        wrong += differences(ids, None, scores, nodes, seed, variant)
+        count += 1
+    short = triton_threshold.Shape(listed=32)
+    ids, _, pair = lattice(2, 5, 7, 1, False, device)
+    for scores, shape in ((pair, short), (torch.zeros_like(pair), None)):
+        wrong += differences(ids, None, scores, 33, 1, variant, shape)
+        count += 1
     return count, wrong
 
 
@@ -87,11 +139,15 @@ def main(device: str) -> int:
         itertools.product(shapes, budgets, (False, True), ("both", "pair", "unary"))
     ):
         ids, unary, pair = lattice(*shape, seed, ties, device)
-        wrong += differences(ids, None if kind == "pair" else unary, None if kind == "unary" else pair, nodes, seed)
-        count += 1
-    if device == "cuda":
-        more, found = threshold_cases()
-        count, wrong = count + more, wrong + found
+        given = None if kind == "pair" else unary, None if kind == "unary" else pair
+        for variant in ("triton", "triton-threshold"):
+            wrong += differences(ids, *given, nodes, seed, variant)
+            count += 1
+    more = [triton_threshold_cases(device)]
+    if device == "cuda" and threshold.fits(ids, None):
+        more.append(threshold_cases())
+    count += sum(cases for cases, _ in more)
+    wrong += [line for _, found in more for line in found]
     for line in wrong[:20]:
         print("WRONG", line)
     print(f"{count} lattices, {len(wrong)} wrong")

@@ -109,22 +109,12 @@ def doubled(values, filler):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def pick(unary, pair, picked, scores, D: tl.constexpr, K: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr,
-         HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr, MAY_END: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """picked [B, N]: packed keys in order, -1 where the lattice is used up; scores [B, N]. One program a request.
+def pop_all(unary, pair, picked, scores, D: tl.constexpr, K: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr,
+            HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr, MAY_END: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Pop N nodes of one lattice: `picked` and `scores` [N], as `pick` describes them.
 
     The frontier starts with 32 rows and doubles when it is full: half the work of a full one on average.
     """
-    request = tl.program_id(0).to(tl.int64)
-    unary += request * D * K
-    pair += request * D * K * K
-    picked += request * N
-    scores += request * N
-    if HAS_PAIR:  # into the L1 cache: every later read of a lattice row waits for that instead of the L2
-        for start in tl.static_range(0, D * K * K, WARM):
-            at = start + tl.arange(0, WARM)
-            worst = tl.max(tl.load(pair + at, mask=at < D * K * K, other=0.0))
-            tl.store(scores, worst, mask=worst > 1e30)  # never: it keeps the load
     slot, child = tl.arange(0, 32), tl.arange(0, WIDTH)
     zero = tl.program_id(0) * 0  # a scalar of the device, where a Python 0 would not do in the interpreter
     first = child_costs(unary, pair, 0.0, zero, zero, child, D, K, WIDTH, HAS_UNARY, HAS_PAIR)
@@ -146,6 +136,23 @@ def pick(unary, pair, picked, scores, D: tl.constexpr, K: tl.constexpr, N: tl.co
         best, low, base = doubled(best, NEVER), doubled(low, -1), doubled(base, 0.0)
         best, low, base = pops(unary, pair, picked, scores, best, low, base, 127, min(N, 255), 256, D, K, WIDTH,
                                HAS_UNARY, HAS_PAIR, MAY_END)  # fmt: skip
+
+
+@triton.jit
+def pick(unary, pair, picked, scores, D: tl.constexpr, K: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr,
+         HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr, MAY_END: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """picked [B, N]: packed keys in order, -1 where the lattice is used up; scores [B, N]. One program a request."""
+    request = tl.program_id(0).to(tl.int64)
+    unary += request * D * K
+    pair += request * D * K * K
+    picked += request * N
+    scores += request * N
+    if HAS_PAIR:  # into the L1 cache: every later read of a lattice row waits for that instead of the L2
+        for start in tl.static_range(0, D * K * K, WARM):
+            at = start + tl.arange(0, WARM)
+            worst = tl.max(tl.load(pair + at, mask=at < D * K * K, other=0.0))
+            tl.store(scores, worst, mask=worst > 1e30)  # never: it keeps the load
+    pop_all(unary, pair, picked, scores, D, K, N, WIDTH, HAS_UNARY, HAS_PAIR, MAY_END)
 
 
 @triton.jit

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-import triton
-from specpilot_kernels.best_first_select import kernel, threshold
+from specpilot_kernels.best_first_select import launch, threshold, triton_threshold
 
 LIMITS = {"positions": 63, "candidates": 128, "nodes": 255}
-LINK_ROWS = 4
+VARIANTS = ("triton", "threshold", "triton-threshold")
 FROM_NODES = 48
 """From so many nodes on the CUDA C++ variant is the faster one (README)."""
 
@@ -30,6 +29,7 @@ class Tree:
     next_sibling: torch.Tensor
     mask: torch.Tensor
     picked: torch.Tensor
+    work: torch.Tensor
 
     @classmethod
     def empty(cls, batch: int, nodes: int, device: torch.device) -> "Tree":
@@ -48,6 +48,7 @@ class Tree:
             next_sibling=integers(batch, rows),
             mask=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
             picked=integers(batch, nodes),
+            work=integers(batch, triton_threshold.WORK),
         )
 
 
@@ -62,25 +63,26 @@ def select(
     """The `nodes` best paths of every lattice, by the float32 sum of edge scores from the anchor down.
 
     Equal scores: shallower first, then lower rank, then lower parent. Edge scores are
-    `unary + pair`, log-probabilities (what is above 0 counts as 0); at position 0 every row of `pair` means "given the
-    anchor".
+    `unary + pair`, log-probabilities (what is above 0 counts as 0, and so does NaN); at position 0 every row of `pair`
+    means "given the anchor".
 
     Args:
         ids: `[B, D, K]` int32 candidates. unary: `[B, D, K]` float32 or None. pair: `[B, D, K, K]` float32 or None,
             indexed [parent, child]. nodes: N, fixed at compile time.
         out: buffers to write, from `Tree.empty`.
-        variant: "triton" or "threshold" (`threshold.py`: at most 32 candidates, nvcc once); None: the faster one.
+        variant: one of `VARIANTS` ("threshold": at most 32 candidates, nvcc once); None: the fastest one measured.
     Raises:
         ValueError: shapes, types or sizes that do not fit, or neither unary nor pair.
     """
-    batch, positions, candidates = ids.shape
+    batch = ids.shape[0]
     _check(ids, unary, pair, nodes)
     tree = Tree.empty(batch, nodes, ids.device) if out is None else out
     if tree.parents.shape != (batch, nodes):
         raise ValueError(f"out holds {list(tree.parents.shape)} nodes, not {[batch, nodes]}")
-    if variant not in (None, "triton", "threshold"):
-        raise ValueError(f"variant must be triton or threshold, not {variant}")
-    possible = variant != "triton" and (variant == "threshold" or nodes >= FROM_NODES) and threshold.fits(ids, pair)
+    if variant not in (None, *VARIANTS):
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, not {variant}")
+    wanted = nodes >= FROM_NODES if variant is None else variant == "threshold"
+    possible = wanted and threshold.fits(ids, pair)
     if variant == "threshold" and not possible:
         raise ValueError(
             "threshold needs a CUDA device, nvcc, at most 32 candidates and a lattice of shared-memory size"
@@ -88,49 +90,12 @@ def select(
     if possible:
         threshold.select(ids, unary, pair, nodes, tree)
         return tree
-    stand_in = ids  # never read where the flag says absent
-    kernel.pick[(batch,)](
-        stand_in if unary is None else unary,
-        stand_in if pair is None else pair,
-        tree.picked,
-        tree.scores,
-        D=positions,
-        K=candidates,
-        N=nodes,
-        WIDTH=max(32, triton.next_power_of_2(candidates)),
-        HAS_UNARY=unary is not None,
-        HAS_PAIR=pair is not None,
-        MAY_END=nodes > paths(positions, candidates, nodes),
-        num_warps=1,
-    )
-    kernel.link[(batch, triton.cdiv(nodes + 1, LINK_ROWS))](
-        tree.picked,
-        ids,
-        tree.parents,
-        tree.tokens,
-        tree.depths,
-        tree.next_token,
-        tree.next_sibling,
-        tree.mask.view(torch.int8),
-        D=positions,
-        K=candidates,
-        N=nodes,
-        COLUMNS=triton.next_power_of_2(nodes + 1),
-        ROWS=LINK_ROWS,
-        num_warps=4,
-    )
+    if variant == "triton-threshold":
+        launch.listed(ids, unary, pair, nodes, tree)
+    else:
+        launch.popped(ids, unary, pair, nodes, tree)
+    launch.link(ids, nodes, tree)
     return tree
-
-
-def paths(positions: int, candidates: int, enough: int) -> int:
-    """Paths in a lattice, counted up to `enough`: with fewer than N a tree has empty slots."""
-    total = layer = candidates
-    for _ in range(1, positions):
-        if total >= enough:
-            break
-        layer *= candidates
-        total += layer
-    return total
 
 
 def _check(ids: torch.Tensor, unary: torch.Tensor | None, pair: torch.Tensor | None, nodes: int) -> None:

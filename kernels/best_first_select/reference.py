@@ -1,9 +1,9 @@
 """The contract, plainly: a heap a request. Slow, obvious, float32 sums from the anchor down.
 
 edges[b, d, p, c] = unary[b, d, c] + pair[b, d, p, c] (either may be absent) is log p(candidate c at position d | parent
-candidate p at position d - 1); what is above 0 counts as 0, and at position 0 every p means the anchor. The N nodes of
-the highest path score are the tree; equal scores: shallower first, then lower rank, then lower parent (paper section
-4.2).
+candidate p at position d - 1); what is above 0 counts as 0, NaN too, and at position 0 every p means the anchor. The N
+nodes of the highest path score are the tree; equal scores: shallower first, then lower rank, then lower parent (paper
+section 4.2).
 """
 
 import heapq
@@ -24,6 +24,7 @@ def edges_of(unary: torch.Tensor | None, pair: torch.Tensor | None) -> torch.Ten
 def select(unary: torch.Tensor | None, pair: torch.Tensor | None, nodes: int) -> list[list[tuple[int, int, int]]]:
     """Per request the (parent slot, position, candidate rank) of each node, in the order of the tie rule."""
     edges = edges_of(unary, pair).cpu().clamp(max=0)
+    edges = torch.where(edges.isnan(), 0.0, edges)
     return [_select_one(request, nodes) for request in edges]
 
 

@@ -52,6 +52,22 @@ def test_compiles_for_hopper(signature: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("signature", ["both", "pair", "unary"])
+def test_the_threshold_variant_compiles_for_hopper(signature: str) -> None:
+    """To a cubin, without spills; the counting by shared atomics that its design counts on."""
+    code = (
+        "import triton; from mount import mount; mount();"
+        "from specpilot_kernels.best_first_select.compiled import compile_lists, resources;"
+        f"lists = compile_lists({signature!r});"
+        "found = resources(lists); print(found);"
+        "assert found['stack_bytes'] == 0, found;"
+        "assert 'atom.shared' in lists.asm['ptx'] or 'red.shared' in lists.asm['ptx'], 'no shared atomics'"
+    )
+    env = {**os.environ, "PYTHONPATH": str(CASES.parents[1] / "_testing")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("arch", ["90a", "120a"])
 def test_the_cuda_variant_compiles(arch: str, tmp_path: Path) -> None:
     import shutil

@@ -1,0 +1,109 @@
+"""Launches of the Triton kernels on checked arguments: `pick` or `lists` first, then `link`."""
+
+from typing import Protocol
+
+import torch
+import triton
+from specpilot_kernels.best_first_select import kernel, triton_threshold
+
+LINK_ROWS = 4
+
+
+class Buffers(Protocol):
+    """`op.Tree`."""
+
+    parents: torch.Tensor
+    tokens: torch.Tensor
+    depths: torch.Tensor
+    scores: torch.Tensor
+    next_token: torch.Tensor
+    next_sibling: torch.Tensor
+    mask: torch.Tensor
+    picked: torch.Tensor
+    work: torch.Tensor
+
+
+def popped(ids: torch.Tensor, unary: torch.Tensor | None, pair: torch.Tensor | None, nodes: int, out: Buffers) -> None:
+    """`out.picked` and `out.scores` by popping node after node, one warp a request; arguments as in `op.select`."""
+    batch, positions, candidates = ids.shape
+    stand_in = ids  # never read where the flag says absent
+    kernel.pick[(batch,)](
+        stand_in if unary is None else unary,
+        stand_in if pair is None else pair,
+        out.picked,
+        out.scores,
+        D=positions,
+        K=candidates,
+        N=nodes,
+        WIDTH=max(32, triton.next_power_of_2(candidates)),
+        HAS_UNARY=unary is not None,
+        HAS_PAIR=pair is not None,
+        MAY_END=nodes > paths(positions, candidates, nodes),
+        num_warps=1,
+    )
+
+
+def listed(
+    ids: torch.Tensor,
+    unary: torch.Tensor | None,
+    pair: torch.Tensor | None,
+    nodes: int,
+    out: Buffers,
+    shape: triton_threshold.Shape = triton_threshold.DEFAULT,
+) -> None:
+    """`out.picked` and `out.scores` depth by depth under a falling limit; arguments as in `op.select`."""
+    batch, positions, candidates = ids.shape
+    stand_in = ids
+    width = triton.next_power_of_2(candidates)
+    triton_threshold.lists[(batch,)](
+        stand_in if unary is None else unary,
+        stand_in if pair is None else pair,
+        out.picked,
+        out.scores,
+        out.work,
+        D=positions,
+        K=candidates,
+        N=nodes,
+        WIDTH=width,
+        POP_WIDTH=max(32, width),
+        CHUNK=shape.chunk,
+        LISTED=shape.listed,
+        SORTED=triton_threshold.sorted_at_most(nodes),
+        WORDS=triton_threshold.WORK,
+        HAS_UNARY=unary is not None,
+        HAS_PAIR=pair is not None,
+        MAY_END=nodes > paths(positions, candidates, nodes),
+        num_warps=shape.warps,
+    )
+
+
+def link(ids: torch.Tensor, nodes: int, out: Buffers) -> None:
+    """The rest of `out` from `out.picked`."""
+    batch, positions, candidates = ids.shape
+    kernel.link[(batch, triton.cdiv(nodes + 1, LINK_ROWS))](
+        out.picked,
+        ids,
+        out.parents,
+        out.tokens,
+        out.depths,
+        out.next_token,
+        out.next_sibling,
+        out.mask.view(torch.int8),
+        D=positions,
+        K=candidates,
+        N=nodes,
+        COLUMNS=triton.next_power_of_2(nodes + 1),
+        ROWS=LINK_ROWS,
+        num_warps=4,
+    )
+
+
+def paths(positions: int, candidates: int, enough: int) -> int:
+    """Paths in a lattice, counted up to `enough`: with fewer than N a tree has empty slots."""
+    total = layer = candidates
+    for _ in range(1, positions):
+        if total >= enough:
+            break
+        layer *= candidates
+        total += layer
+    return total
