@@ -1,0 +1,148 @@
+"""Streams on the disk. What the API says is kept as it arrives, before anything is made of it.
+
+A sink is JSONL: one header line (`STREAM`, digest of the call, attempt, request id), then the raw events. It is whole
+when its last event is `message_stop`. A stream that broke off is set aside as `<sink>.partial-<n>`, so that what it
+cost can be counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from specpilot_cli.agents.provider import Usage
+from specpilot_cli.agents.providers.blocks import delta_text, usage_of
+from specpilot_cli.core.errors import EnvironmentUnusable
+
+STREAM = "specpilot.stream/1"
+CHARACTERS_PER_TOKEN = 3.5
+"""English text, by the API's glossary (platform.claude.com/docs/en/about-claude/glossary, "tokens")."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A sink as it lies on the disk, up to its last whole line."""
+
+    header: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer is all there."""
+        return bool(self.events) and self.events[-1].get("type") == "message_stop"
+
+
+def read(path: Path) -> Stream | None:
+    """The stream that a sink holds; None where there is no file or nothing in it."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EnvironmentUnusable(f"{path}: cannot be read.", error.strerror or str(error)) from None
+    lines: list[dict[str, Any]] = []
+    for line in data.split(b"\n")[:-1]:  # what stands behind the last line feed was being written
+        try:
+            found = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(found, dict):
+            break
+        lines.append(found)
+    return Stream(lines[0] if lines else {}, tuple(lines[1:])) if data else None
+
+
+def partials(path: Path) -> list[Path]:
+    """Streams of this sink that were set aside, oldest first."""
+    numbered = [(p.name.rpartition("-")[2], p) for p in path.parent.glob(f"{escape(path.name)}.partial-*")]
+    return [p for _, p in sorted((int(n), p) for n, p in numbered if n.isdigit())]
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a sink that is not whole to `<sink>.partial-<n>`; the new path."""
+    target = path.with_name(f"{path.name}.partial-{len(partials(path)) + 1}")
+    path.rename(target)
+    return target
+
+
+def lost(path: Path) -> Usage:
+    """What this sink's broken streams used, estimated: input as stated, output by the text that came (at least).
+
+    Thinking that the API does not show is not seen here. A sink that is not whole counts too: it is either lost by now
+    or still arriving.
+    """
+    streams = [read(p) for p in [*partials(path), path]]
+    used = [_estimate(s.events) for s in streams if s is not None and not s.whole]
+    return Usage(**{name: sum(getattr(u, name) for u in used) for name in Usage.model_fields})
+
+
+def _estimate(events: Iterable[dict[str, Any]]) -> Usage:
+    events = list(events)
+    usage, characters = usage_of(events), sum(len(delta_text(e)) for e in events)
+    tokens = max(usage.output_tokens, math.ceil(characters / CHARACTERS_PER_TOKEN))
+    return usage.model_copy(update={"output_tokens": tokens})
+
+
+class Sink:
+    """The writing end: each event is with the kernel before the next is asked for, so a killed process loses none.
+
+    Args:
+        scrub: takes the key out of a line, in case a server said it.
+    Raises:
+        EnvironmentUnusable: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], scrub: Callable[[str], str]) -> None:
+        self._path, self._scrub = path, scrub
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from None
+        try:
+            self.write({"type": STREAM, **header})
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def write(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Keep one event; gives it back as it was kept, so that a first and a resumed run see the same."""
+        line = self._scrub(json.dumps(event, separators=(",", ":")))  # ASCII: a lone surrogate has no other form
+        left = line.encode() + b"\n"
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError as error:
+            raise self._unusable(error) from None
+        kept: dict[str, Any] = json.loads(line)
+        return kept
+
+    def sync(self) -> None:
+        """Return when the file and its name are on the disk."""
+        try:
+            os.fsync(self._fd)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> EnvironmentUnusable:
+        return EnvironmentUnusable(f"{self._path}: cannot be written.", error.strerror or str(error))
