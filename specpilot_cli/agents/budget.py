@@ -83,8 +83,12 @@ class Meter:
         self._device_s = self._wall_before = 0.0
         self._since = time.monotonic()
 
-    def restore(self, events: Iterable[Event], store: Store) -> None:
-        """Count what a journal holds already."""
+    def restore(self, events: Iterable[Event], store: Store, broken: Iterable[tuple[str, Usage]] = ()) -> None:
+        """Count what a journal holds already.
+
+        Args:
+            broken: model and tokens of the streams that broke off.
+        """
         events = list(events)
         self._wall_before = wall_seconds(events)
         for event in events:
@@ -92,22 +96,24 @@ class Meter:
                 self.answered(Answer.model_validate(store.get_json(event.data["result"])))
             elif event.kind == DONE and is_question(event.key):
                 self.measured(Reply.model_validate(store.get_json(event.data["result"])).seconds)
+        for model, usage in broken:
+            self.lost(model, usage)
 
     def answered(self, answer: Answer) -> None:
         """Count a whole answer."""
         self._count(answer.model, answer.usage)
+        with self._guard:
+            self._calls += 1
 
     def lost(self, model: str, usage: Usage) -> None:
         """Count a call whose answer was cut off: its tokens are paid for."""
+        self._count(model, usage)
         with self._guard:
             self._lost += 1
-            self._calls -= 1
-        self._count(model, usage)
 
     def _count(self, model: str, usage: Usage) -> None:
         usd = self._cost(model, usage) if self._paid else 0.0
         with self._guard:
-            self._calls += 1
             self._usage = add(self._usage, usage)
             self._usd += usd or 0.0
             self._unknown |= usd is None

@@ -14,6 +14,7 @@ from typing import Any
 from specpilot_cli.agents.budget import Meter
 from specpilot_cli.agents.durable import Durable
 from specpilot_cli.agents.provider import Answer, Call, Provider
+from specpilot_cli.agents.providers import sink as sinks
 from specpilot_cli.agents.questions import Questions
 from specpilot_cli.agents.seat import Seat
 from specpilot_cli.agents.tools.base import Outcome, Tool, cut
@@ -128,8 +129,12 @@ class Conversation:
         def effect() -> Any:
             if self.seat is not None:
                 self.seat.ready()
-            answer = desk.provider.answer(call, desk.streams / f"{key}.jsonl", self.seat and self.seat.folder)
+            sink = desk.streams / f"{key}.jsonl"
+            before = len(sinks.partials(sink))
+            answer = desk.provider.answer(call, sink, self.seat and self.seat.folder)
             desk.meter.answered(answer)
+            for broken in sinks.partials(sink)[before:]:
+                desk.meter.lost(answer.model, sinks.lost(broken))
             return answer.model_dump(mode="json")
 
         def allow() -> None:

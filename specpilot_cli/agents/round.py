@@ -21,6 +21,7 @@ from specpilot_cli.agents.integrate import Stack, stack
 from specpilot_cli.agents.journal import Journal
 from specpilot_cli.agents.plan import Estimate, Propose, choose
 from specpilot_cli.agents.provider import Provider
+from specpilot_cli.agents.providers import sink as sinks
 from specpilot_cli.agents.site import Site
 from specpilot_cli.agents.store import Store
 from specpilot_cli.agents.uses import uses
@@ -96,7 +97,9 @@ class Round:
         self.order, self.journal = order, journal
         durable = Durable(journal, Store(order.folder / "objects"))
         meter = Meter(order.limits, order.cost, calls_are_paid=order.paid)
-        meter.restore(journal.events, durable.store)
+        streams, model = order.folder / "streams", order.settings.model
+        broken = ((model, sinks.lost(path)) for path in sorted(streams.rglob("*.partial-*")))
+        meter.restore(journal.events, durable.store, broken)
         self._check(durable)
         journal.append(OPENED, limits=order.limits.model_dump(mode="json"))
         settings = order.settings
@@ -106,7 +109,7 @@ class Round:
             meter=meter,
             model=settings.model,
             max_tokens=settings.max_tokens,
-            streams=order.folder / "streams",
+            streams=streams,
             tell=order.tell,
             stop=order.stop,
         )

@@ -182,7 +182,7 @@ def carry_out(asked: Asked, prices: Prices, out: str | None) -> ExitCode:
     loaded = load(str(setup.ceiling_file(folder)), "ceiling")
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        order = _order(asked, prices, loaded, stack, interrupts, _saver(begun, loaded, writer))
+        order = _order(asked, prices, loaded, stack, interrupts, writer)
         try:
             body = run(order)
         except StopAsked:
@@ -193,15 +193,20 @@ def carry_out(asked: Asked, prices: Prices, out: str | None) -> ExitCode:
     return _exit_code(body)
 
 
-def _saver(begun: setup.Begun, ceiling: Loaded[Any], writer: Writer) -> Callable[[RoundBody, bool], None]:
+def _saver(
+    begun: setup.Begun, ceiling: Loaded[Any], writer: Writer | None, warnings: list[str]
+) -> Callable[[RoundBody, bool], None]:
     sources = (ceiling.source,)
     caveats = list(ceiling.artifact.caveats)
     if begun.settings.unsafe_shell:
-        caveats.append("agents' commands ran without a sandbox (--unsafe-shell)")
+        caveats.append("commands of agents ran without a sandbox (--unsafe-shell)")
+    if begun.settings.provider.startswith("command:"):
+        caveats.append("an external agent worked with the user's rights (--provider command:)")
 
     def save(body: RoundBody, complete: bool) -> None:
-        fields = envelope_fields(inputs=sources, caveats=tuple(caveats), complete=complete)
-        writer.checkpoint(RoundArtifact(**fields, body=body))
+        fields = envelope_fields(inputs=sources, caveats=(*caveats, *warnings), complete=complete)
+        if writer is not None:
+            writer.checkpoint(RoundArtifact(**fields, body=body))
 
     return save
 
@@ -212,10 +217,10 @@ def _order(
     loaded: Loaded[Any],
     stack: ExitStack,
     interrupts: Interrupts,
-    save: Callable[[RoundBody, bool], None],
+    writer: Writer | None,
 ) -> Order:
     from specpilot_cli.agents.providers.secret import take_key
-    from specpilot_cli.agents.shell import command_runner, tool_runner
+    from specpilot_cli.agents.shell import Runner
     from specpilot_cli.commands._memory_seals import seal_fault
     from specpilot_cli.deployment.load import load_deployment
     from specpilot_cli.memory.entry import load_entry
@@ -236,8 +241,10 @@ def _order(
         raise InputUnusable(f"The ceiling is of {ceiling.deployment_id}.", f"The deployment is {record.id}.")
     room = open_room(Path(settings.memory_dir) if settings.memory_dir else None)
     taken, left = select([load_entry(item) for item in room.folders()], record, ceiling)
-    runner = tool_runner(unsafe=settings.unsafe_shell)
-    provider = _provider(begun, key, command_runner(unsafe=settings.unsafe_shell))
+    runner = Runner(unsafe=settings.unsafe_shell)
+    if runner.off:
+        console.say(f"Agents can run no commands: {runner.off}")
+    provider = _provider(begun, key)
     history = tuple(
         load(str(setup.history_file(folder, number)), "round", allow_incomplete=True).artifact.body
         for number in range(len(begun.history))
@@ -265,14 +272,15 @@ def _order(
         seal_fault=seal_fault(None),
         tell=_tell,
         stop=interrupts.check,
-        save=save,
+        save=_saver(begun, loaded, writer, getattr(provider, "warnings", [])),
     )
 
 
-def _provider(begun: setup.Begun, key: Any, runner: Any) -> Provider:
+def _provider(begun: setup.Begun, key: Any) -> Provider:
+    from specpilot_cli.agents.external import run_external
     from specpilot_cli.agents.providers.make import Settings, make_provider
 
-    settings = Settings(round_id=begun.round_id, key=key, base_url=begun.base_url, runner=runner)
+    settings = Settings(round_id=begun.round_id, key=key, base_url=begun.base_url, runner=run_external)
     return make_provider(begun.settings.provider, settings)
 
 
@@ -300,7 +308,7 @@ def plan_alone(asked: Asked, prices: Prices) -> Iterator[str]:
     loaded = load(str(setup.ceiling_file(asked.folder)), "ceiling")
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        order = _order(asked, prices, loaded, stack, interrupts, lambda body, complete: None)
+        order = _order(asked, prices, loaded, stack, interrupts, None)
         with Journal(order.folder / "journal.jsonl") as journal:
             made = Round(order, journal)
             taken = made.plan()
