@@ -177,38 +177,46 @@ def carry_out(asked: Asked, prices: Prices, out: str | None) -> ExitCode:
     """
     from specpilot_cli.agents.round import run
 
-    folder, begun = asked.folder, asked.begun
+    folder = asked.folder
     writer = Writer(out or str(folder / "round.json"), "round")
     loaded = load(str(setup.ceiling_file(folder)), "ceiling")
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        order = _order(asked, prices, loaded, stack, interrupts, writer)
+        order, saver = _order(asked, prices, loaded, stack, interrupts, writer)
         try:
             body = run(order)
         except StopAsked:
             console.verdict(f"Stopped. Go on with: specpilot agent round --resume {folder}")
             return ExitCode.INTERRUPTED
     _say_result(body, folder)
-    console.emit(str(writer.path or ""))
+    if saver.last is not None:
+        writer.finish(saver.last)
     return _exit_code(body)
 
 
-def _saver(
-    begun: setup.Begun, ceiling: Loaded[Any], writer: Writer | None, warnings: list[str]
-) -> Callable[[RoundBody, bool], None]:
-    sources = (ceiling.source,)
-    caveats = list(ceiling.artifact.caveats)
-    if begun.settings.unsafe_shell:
-        caveats.append("commands of agents ran without a sandbox (--unsafe-shell)")
-    if begun.settings.provider.startswith("command:"):
-        caveats.append("an external agent worked with the user's rights (--provider command:)")
+class Saver:
+    """Rewrites the artifact after every step.
 
-    def save(body: RoundBody, complete: bool) -> None:
-        fields = envelope_fields(inputs=sources, caveats=(*caveats, *warnings), complete=complete)
-        if writer is not None:
-            writer.checkpoint(RoundArtifact(**fields, body=body))
+    Args:
+        warnings: of the provider; it may still grow.
+    """
 
-    return save
+    def __init__(self, begun: setup.Begun, ceiling: Loaded[Any], writer: Writer | None, warnings: list[str]) -> None:
+        self._inputs, self._writer, self._warnings = (ceiling.source,), writer, warnings
+        self._caveats = list(ceiling.artifact.caveats)
+        if begun.settings.unsafe_shell:
+            self._caveats.append("commands of agents ran without a sandbox (--unsafe-shell)")
+        if begun.settings.provider.startswith("command:"):
+            self._caveats.append("an external agent worked with the user's rights (--provider command:)")
+        self.last: RoundArtifact | None = None
+
+    def save(self, body: RoundBody, complete: bool) -> None:
+        """Keep what is known."""
+        caveats = (*self._caveats, *self._warnings)
+        fields = envelope_fields(inputs=self._inputs, caveats=caveats, complete=complete)
+        self.last = RoundArtifact(**fields, body=body)
+        if self._writer is not None:
+            self._writer.checkpoint(self.last)
 
 
 def _order(
@@ -218,7 +226,7 @@ def _order(
     stack: ExitStack,
     interrupts: Interrupts,
     writer: Writer | None,
-) -> Order:
+) -> tuple[Order, Saver]:
     from specpilot_cli.agents.providers.secret import take_key
     from specpilot_cli.agents.shell import Runner
     from specpilot_cli.commands._memory_seals import seal_fault
@@ -249,7 +257,8 @@ def _order(
         load(str(setup.history_file(folder, number)), "round", allow_incomplete=True).artifact.body
         for number in range(len(begun.history))
     )
-    return Order(
+    saver = Saver(begun, loaded, writer, getattr(provider, "warnings", []))
+    order = Order(
         folder=folder,
         round_id=begun.round_id,
         stock=stock,
@@ -272,8 +281,9 @@ def _order(
         seal_fault=seal_fault(None),
         tell=_tell,
         stop=interrupts.check,
-        save=_saver(begun, loaded, writer, getattr(provider, "warnings", [])),
+        save=saver.save,
     )
+    return order, saver
 
 
 def _provider(begun: setup.Begun, key: Any) -> Provider:
@@ -308,7 +318,7 @@ def plan_alone(asked: Asked, prices: Prices) -> Iterator[str]:
     loaded = load(str(setup.ceiling_file(asked.folder)), "ceiling")
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        order = _order(asked, prices, loaded, stack, interrupts, None)
+        order, _ = _order(asked, prices, loaded, stack, interrupts, None)
         with Journal(order.folder / "journal.jsonl") as journal:
             made = Round(order, journal)
             taken = made.plan()
