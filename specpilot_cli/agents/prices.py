@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 from specpilot_cli.agents.provider import Usage
-from specpilot_cli.agents.providers import command, replay
 from specpilot_cli.artifacts.base import Count, NonNegative, Record
 from specpilot_cli.core.errors import UsageFault
 from specpilot_cli.deployment.load import parse_toml
@@ -55,7 +54,7 @@ def price_of(model: str, usage: Usage, own: Price | None = None) -> Price | None
 
     A replayed answer is free. So is an external program's as far as we see: it pays on its own account.
     """
-    if model.startswith((replay.MODEL_PREFIX, command.MODEL_PREFIX)):
+    if model.partition(":")[0] in ("replay", "command"):
         return FREE
     if own is not None:
         return own

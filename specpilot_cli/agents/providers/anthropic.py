@@ -125,7 +125,7 @@ class Anthropic:
                 "Settings, prompts or the program changed since it was asked.",
                 "Finish the round with the version that began it, or begin another.",
             )
-        return _answer(call, stream)
+        return self._answer(call, stream)
 
     def _attempt(self, call: Call, path: Path) -> Answer:
         attempt = len(sinks.partials(path)) + 1
@@ -143,7 +143,14 @@ class Anthropic:
         found = sinks.read(path)
         if found is None or not found.whole:
             raise _Broken("The stream ended without message_stop.")
-        return _answer(call, found)
+        return self._answer(call, found)
+
+    def _answer(self, call: Call, stream: sinks.Stream) -> Answer:
+        names = {str(tool.get("name")) for tool in call.tools}
+        answer = assemble(stream.events, names, str(stream.header.get("request_id") or ""))
+        text = answer.model_dump_json()
+        clean = self._key.scrub(text)  # events were scrubbed one by one: what is put together of pieces is not
+        return answer if clean == text else Answer.model_validate_json(clean)
 
     def _open(self, call: Call, attempt: int) -> Any:
         """The stream, once the server has begun to answer."""
@@ -200,11 +207,6 @@ class Anthropic:
 
 def _digest(call: Call) -> str:
     return digest(call.model_dump(mode="json"))
-
-
-def _answer(call: Call, stream: sinks.Stream) -> Answer:
-    names = {str(tool.get("name")) for tool in call.tools}
-    return assemble(stream.events, names, str(stream.header.get("request_id") or ""))
 
 
 def _said(error: Exception) -> tuple[str, str]:

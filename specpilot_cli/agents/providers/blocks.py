@@ -67,14 +67,15 @@ def assemble(events: Iterable[dict[str, Any]], tools: Collection[str], request_i
     for event in events:
         kind = event.get("type")
         if kind == "message_start":
-            model = str(_dict(event, "message").get("model") or "")
+            model = plain(str(_dict(event, "message").get("model") or ""))
         elif kind == "content_block_start":
             blocks[_index(event)] = _Block(dict(_dict(event, "content_block")))
         elif kind == "content_block_delta" and _index(event) in blocks:
             _apply(blocks[_index(event)], event)
         elif kind == "message_delta":
-            stop = str(_dict(event, "delta").get("stop_reason") or stop)
-    content = tuple(tool_checked(_finished(b, stop), tools, i) for i, b in sorted(blocks.items()))
+            stop = plain(str(_dict(event, "delta").get("stop_reason") or stop))
+    typed = [(index, block) for index, block in sorted(blocks.items()) if isinstance(block.value.get("type"), str)]
+    content = tuple(tool_checked(_finished(block, stop), tools, index) for index, block in typed)
     return Answer(content=content, stop_reason=stop, usage=usage_of(events), model=model, request_id=request_id)
 
 
@@ -90,7 +91,7 @@ def _index(event: dict[str, Any]) -> int:
 
 def _apply(block: _Block, event: dict[str, Any]) -> None:
     delta, text = _dict(event, "delta"), delta_text(event)
-    kind = delta.get("type")
+    kind = str(delta.get("type"))
     if kind == "input_json_delta":
         block.json.append(text)
     elif kind in _TEXT_OF:
@@ -104,7 +105,7 @@ def _apply(block: _Block, event: dict[str, Any]) -> None:
 
 def _finished(block: _Block, stop: str) -> dict[str, Any]:
     value, text = block.value, "".join(block.json)
-    if not text.strip():
+    if not text.strip() or not value["type"].endswith("tool_use"):
         return value
     try:
         return {**value, "input": parse(text)}

@@ -72,14 +72,26 @@ def set_aside(path: Path) -> Path:
     return target
 
 
-def lost(path: Path) -> Usage:
-    """What this sink's broken streams used, estimated: input as stated, output by the text that came (at least).
+def broken(path: Path) -> list[tuple[str, Usage]]:
+    """(model, estimated usage) of this sink's broken streams. Each was a request, and is priced on its own.
 
-    Thinking that the API does not show is not seen here. A sink that is not whole counts too: it is either lost by now
-    or still arriving.
+    The input is as the stream stated it, the output is at least what its text comes to; thinking that the API does not
+    show is not seen. A sink that is not whole counts too: it is lost by now, or still arriving.
     """
     streams = [read(p) for p in [*partials(path), path]]
-    used = [_estimate(s.events) for s in streams if s is not None and not s.whole]
+    cut = [s for s in streams if s is not None and s.header.get("type") == STREAM and not s.whole]
+    return [(str(s.header.get("model") or ""), _estimate(s.events)) for s in cut]
+
+
+def broken_under(folder: Path) -> list[tuple[str, Usage]]:
+    """`broken` of every sink in a folder and below it."""
+    files = {p.with_name(p.name.partition(".partial-")[0]) for p in folder.rglob("*") if p.is_file()}
+    return [found for sink in sorted(files) for found in broken(sink)]
+
+
+def lost(path: Path) -> Usage:
+    """What this sink's broken streams used, together (see `broken`)."""
+    used = [usage for _, usage in broken(path)]
     return Usage(**{name: sum(getattr(u, name) for u in used) for name in Usage.model_fields})
 
 

@@ -50,7 +50,7 @@ def test_own_prices_win() -> None:
         assert cost_usd(model, USAGE, own) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("model", ["replay:claude-opus-5-5", "replay:unknown", "command:my-agent"])
+@pytest.mark.parametrize("model", ["replay:claude-opus-5-5", "replay:unknown", "replay", "command:my-agent", "command"])
 def test_what_we_do_not_pay_is_free(model: str) -> None:
     assert price_of(model, USAGE, own_price(1, 1)) == FREE
     assert cost_usd(model, USAGE) == 0

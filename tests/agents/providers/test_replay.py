@@ -90,7 +90,7 @@ def test_messages_are_not_part_of_what_is_compared(tmp_path: Path, make_call: Bu
 
 
 def edited(path: Path, edit: Callable[[list[Any]], list[Any]]) -> None:
-    rows = edit([json.loads(line) for line in path.read_text().splitlines()])
+    rows = edit([json.loads(line) for line in path.read_text().split("\n") if line])
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
 
 
