@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
+from specpilot_cli.agents.tools.text import visible
 from specpilot_cli.artifacts.base import Record
 
 MAX_TEXT = 30_000
@@ -47,8 +48,12 @@ class Tool(ABC):
             checked = self.Arguments.model_validate(arguments)
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}" for e in error.errors()[:5])
-            return Outcome(f"The arguments are wrong: {wrong}", is_error=True)
-        return self.run(checked)
+            return Outcome(cut(visible(f"The arguments are wrong: {wrong}")), is_error=True)
+        outcome = self.run(checked)
+        return replace(outcome, text=cut(visible(outcome.text)))
+
+    def recall(self, outcome: Outcome) -> None:  # noqa: B027 (most tools remember nothing)
+        """A call of an earlier process, found in the journal and not carried out: for tools that count theirs."""
 
     @abstractmethod
     def run(self, arguments: Any) -> Outcome:
