@@ -131,7 +131,7 @@ class Conversation:
                 self.seat.ready()
             sink = desk.streams / f"{key}.jsonl"
             before = len(sinks.partials(sink))
-            answer = desk.provider.answer(call, sink, self.seat and self.seat.folder)
+            answer = desk.provider.answer(call, sink, self.seat.folder if self.seat else None)
             desk.meter.answered(answer)
             for broken in sinks.partials(sink)[before:]:
                 desk.meter.lost(answer.model, sinks.lost(broken))

@@ -215,9 +215,19 @@ def add(
     from specpilot_cli.memory.add import add as keep
     from specpilot_cli.memory.room import open_own_room
 
-    lists = {"vary": tuple(vary or ()), "requires": tuple(requires or ()), "conflicts": tuple(conflicts or ())}
     files = tuple(evidence or ())
-    draft = Draft(id_, title, kind, engine, **lists, source=source, only=tuple(only or ()), evidence=files)
+    draft = Draft(
+        id_,
+        title,
+        kind,
+        engine,
+        vary=tuple(vary or ()),
+        requires=tuple(requires or ()),
+        conflicts=tuple(conflicts or ()),
+        source=source,
+        only=tuple(only or ()),
+        evidence=files,
+    )
     item = keep(open_own_room(memory_dir), worktree, draft, seal_fault(None) if files else None)
     for path in item.entry.delta.paths:
         console.say(f"  {path}")
