@@ -88,6 +88,11 @@ class Received:
         """`<round>/<call key>/<attempt>`."""
         return self.headers.get("x-specpilot-call", "")
 
+    @property
+    def key(self) -> str:
+        """What the client authenticates with: `x-api-key` (SDK 1) or a bearer (SDK 2)."""
+        return self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+
 
 @dataclass
 class MessagesServer:
@@ -191,11 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(request, fault)
 
     def _refusal(self, request: Received) -> tuple[int, str]:
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if request.path != "/v1/messages":
             return 404, "Not found"
-        if given != self.owner.key:
-            return 401, f"invalid x-api-key: {given}"
+        if request.key != self.owner.key:
+            return 401, f"invalid x-api-key: {request.key}"
         wrong = complaint(request.body)
         return (400, wrong) if wrong else (0, "")
 

@@ -57,7 +57,7 @@ def test_an_answer_with_thinking_text_and_a_tool_call(tmp_path: Path, make_call:
     assert (answer.stop_reason, answer.model, answer.request_id) == ("tool_use", "claude-opus-5-5", "req_0")
     assert answer.usage.output_tokens > 10
     request = server.requests[0]
-    assert request.headers["x-api-key"] == KEY
+    assert request.key == KEY
     assert request.call == "r1/master/turn/0/1"
     assert request.body["max_tokens"] == 1000
     assert server.completed == {"r1/master/turn/0": 1}
