@@ -150,12 +150,16 @@ class Conversation:
         wrong = _unusable(block, answer, self.tools)
         if self.questions is not None:
             self.questions.inside(key)
+        earlier = self.desk.durable.known(key)
         done = self.desk.durable.once(
             key, {"name": name, "input": arguments}, lambda: self._carry_out(name, arguments, wrong), self.desk.stop
         )
         if self.seat is not None and done["tree"] is not None:
             self.seat.adopt(done["tree"])
-        return Outcome(done["text"], done["is_error"], done["ends"], done["data"])
+        outcome = Outcome(done["text"], done["is_error"], done["ends"], done["data"])
+        if earlier and not wrong:
+            self.tools[name].recall(outcome)
+        return outcome
 
     def _carry_out(self, name: str, arguments: Any, wrong: str) -> dict[str, Any]:
         if wrong:

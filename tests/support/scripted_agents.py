@@ -144,13 +144,14 @@ def _distiller(turn: int) -> Blocks:
         _call(
             turn,
             "write_entry",
-            id="tree",
             title="Best-first draft trees with parent-conditioned scores",
             kind="tree",
             limits=["Measured on a CPU with one request and the DFLASH2 drafter of the miniengine, 15 nodes."],
             unverified=["Batches above one request.", "The DSPARK drafter.", "Any GPU."],
-            dead_ends=["Four-bit weights in verification: lossy.", "A selector without pair scores: slower."],
-            only=["miniengine/*", "tests/*"],
+            dead_ends=[
+                {"tried": "Four-bit weights in verification.", "why": "Lossy: the controller found wrong tokens."},
+                {"tried": "A selector without pair scores.", "why": "Slower: the accept length fell."},
+            ],
         )
     ]
 
