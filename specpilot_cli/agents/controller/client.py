@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from specpilot_cli.agents.controller.environment import stage_environment
 from specpilot_cli.agents.controller.gate import Progress, silent
@@ -29,7 +28,8 @@ RESTARTS = 3
 """Times a question that a controller died over is asked of a new one."""
 GRACE_S = 20.0
 LOG = "controller.log"
-HOPELESS = (ExitCode.USAGE, ExitCode.INPUT, ExitCode.ENVIRONMENT)
+HOPELESS = (ExitCode.USAGE, ExitCode.INPUT)
+"""Another process would end in the same way. Not ENVIRONMENT: one that was just killed may still hold the lock."""
 
 
 class _Died(Exception):
@@ -41,6 +41,14 @@ class _Job:
     question: Question
     progress: Progress
     reply: Future[Reply] = field(default_factory=Future)
+
+
+def _message(stdout: IO[bytes]) -> dict[str, Any]:
+    try:
+        message: dict[str, Any] = json.loads(stdout.readline())
+    except (OSError, ValueError):  # the end, or a line that was cut off
+        raise _Died from None
+    return message
 
 
 class Controller:
@@ -141,15 +149,14 @@ class Controller:
         try:
             child.stdin.write(line.encode() + b"\n")
             child.stdin.flush()
-            for said in iter(child.stdout.readline, b""):
-                reply = self._heard(json.loads(said), number, job.progress)
-                if reply is not None:
-                    return reply
-        except (OSError, ValueError):  # a broken or closed pipe, a line that was cut off
+        except (OSError, ValueError):  # broken, or closed by `close`
             raise _Died from None
-        raise _Died
+        while True:
+            reply = self._heard(_message(child.stdout), number, job.progress)
+            if reply is not None:
+                return reply
 
-    def _heard(self, message: dict[str, Any], number: int, progress: Callable[[str], None]) -> Reply | None:
+    def _heard(self, message: dict[str, Any], number: int, progress: Progress) -> Reply | None:
         if message.get("id") != number:  # an answer to a question that nobody waits for any more
             return None
         if "progress" in message:

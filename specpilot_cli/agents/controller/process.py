@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specpilot_cli.agents.controller.child import Stopped
+from specpilot_cli.agents.controller.gate import Progress
 from specpilot_cli.agents.controller.protocol import Question
 from specpilot_cli.agents.controller.settings import load_settings
 from specpilot_cli.agents.controller.stages import Stages
@@ -77,6 +78,10 @@ class Voice:
         except OSError:
             raise Stopped from None
 
+    def about(self, number: Any) -> Progress:
+        """Progress of one question."""
+        return lambda text: self.say(id=number, progress=text)
+
 
 def _adopt_orphans() -> None:
     """Become the parent of what a stage leaves behind, so that it can be found and killed (Linux)."""
@@ -113,7 +118,7 @@ def serve(folder: Path, inbox: Inbox, voice: Voice) -> None:
             if question is None:
                 voice.say(id=number, error=fault)
                 continue
-            reply = stages.answer(question, lambda text, number=number: voice.say(id=number, progress=text))
+            reply = stages.answer(question, voice.about(number))
             voice.say(id=number, reply=reply.model_dump(mode="json"), gpu_seconds=stages.runner.gpu_seconds())
 
 

@@ -84,7 +84,7 @@ class Stages:
     def _keep(self, key: str, question: Question, said: object) -> None:
         reply = Reply.model_validate(said)
         self._known[key] = reply
-        if question.kind == "screen" and question.tree and reply.verdict in JUDGED:
+        if question.kind == "screen" and question.tree and reply.verdict in JUDGED and reply.artifacts:
             self._screens[question.tree] = reply.artifacts[0][0]
 
     def _finding(self, question: Question) -> Finding:
