@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from support.forced import PROMPT, pair_artifact, pair_body, sample, server_record
 from support.mini_repo import head_tree, mini_repo, raw_git
 from support.samples import SHA, fields, profile_artifact, seal_artifact
@@ -125,3 +126,11 @@ class Lab:
         source = self._root / "blob"
         source.write_bytes(data)
         return raw_git(self.stock, "hash-object", "-w", str(source))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -47,7 +47,8 @@ def begin() -> dict[str, Any]:
     before = [json.loads(line) for line in starts.read_text().splitlines()] if starts.exists() else []
     number = sum(start["role"] == ROLE for start in before)
     trees = [tree(word) for word in ARGV[1:3] if word.startswith("trees/")]
-    start = {"role": ROLE, "name": NAME, "resumed": "--resume" in ARGV, "argv": ARGV, "trees": trees}
+    done = Path(NAME).exists() and json.loads(Path(NAME).read_bytes())["complete"]
+    start = {"role": ROLE, "name": NAME, "resumed": "--resume" in ARGV, "argv": ARGV, "trees": trees, "done": done}
     with starts.open("a") as file:
         file.write(json.dumps({**start, "pid": os.getpid(), "environment": sorted(os.environ)}) + "\n")
     steps = json.loads((HERE / "plan.json").read_bytes()).get(ROLE, DEFAULTS.get(ROLE, ["PROMOTED"]))
