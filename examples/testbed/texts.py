@@ -1,0 +1,122 @@
+"""The training text: user messages and greedy answers, both written by the target, in batches that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from prompts import Known, beginning, closing
+from recipe import Recipe
+
+from specpilot_cli.testbed.chat import load_tokenizer, render_chat
+from specpilot_cli.testbed.nn.acceptance import Texts
+from specpilot_cli.testbed.nn.generate import Generator, greedy, sampler
+
+MARK = "\u0001message\u0001"
+PROMPT_ROOM = 192
+"""Longer prompts are left out of the training text."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Tokenizer and chat template of a checkpoint."""
+
+    tokenizer: Any
+    before: str
+    after: str
+    stop: int
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> Chat:
+        """Read from a checkpoint folder."""
+        template = json.loads((checkpoint / "tokenizer_config.json").read_bytes())["chat_template"]
+        before, _, after = render_chat(template, MARK).partition(MARK)
+        stop = json.loads((checkpoint / "config.json").read_bytes())["eos_token_id"]
+        return cls(load_tokenizer(checkpoint), before, after, stop)
+
+    def open(self, start: str) -> list[int]:
+        """A message that is not finished."""
+        ids: list[int] = self.tokenizer.encode(self.before + start).ids
+        return ids
+
+    def prompt(self, message: str) -> list[int]:
+        """A whole message, up to where the answer starts."""
+        ids: list[int] = self.tokenizer.encode(self.before + message + self.after).ids
+        return ids
+
+
+def pairs_of(
+    generator: Generator, chat: Chat, messages: list[str], new_tokens: int, room: int
+) -> list[tuple[list[int], list[int]]]:
+    """Prompts and greedy answers; a prompt over `room` tokens is left out."""
+    prompts = [ids for ids in map(chat.prompt, messages) if len(ids) <= room]
+    answers: list[list[int]] = []
+    for at in range(0, len(prompts), generator.batch):
+        answers += generator.run(prompts[at : at + generator.batch], new_tokens, greedy, chat.stop)
+    return list(zip(prompts, answers, strict=True))
+
+
+def messages_of(generator: Generator, chat: Chat, recipe: Recipe, batch: int, known: Known) -> list[str]:
+    """One batch of user messages, begun here and continued by sampling."""
+    draw = random.Random(recipe.seed * 1_000_003 + batch)
+    starts = [beginning(draw) for _ in range(recipe.batch)]
+    choose = sampler(recipe.seed + batch, generator.cache.k.device, recipe.top_k, recipe.temperature)
+    written = generator.run([chat.open(s) for s in starts], recipe.message_tokens, choose, chat.stop)
+    texts = [chat.tokenizer.decode([i for i in ids if i != chat.stop]) for ids in written]
+    messages = [closing(start + text, draw) for start, text in zip(starts, texts, strict=True)]
+    return [m for m in messages if m and not known.holds(m)]
+
+
+def write_texts(recipe: Recipe, generator: Generator, chat: Chat, known: Known, work: Path) -> list[Path]:
+    """All batches under `work`; those that are there already are kept."""
+    count = -(-recipe.texts // recipe.batch)
+    paths = [work / f"texts-{i:04d}.json" for i in range(count)]
+    for index, path in enumerate(paths):
+        if path.exists():
+            continue
+        started = time.perf_counter()
+        messages = messages_of(generator, chat, recipe, index, known)
+        pairs = pairs_of(generator, chat, messages, recipe.new_tokens, PROMPT_ROOM)
+        kept = [pair for pair in pairs if len(pair[1]) >= recipe.shortest_answer]
+        path.with_suffix(".tmp").write_text(json.dumps(kept))
+        path.with_suffix(".tmp").replace(path)
+        tokens, seconds = sum(len(a) for _, a in pairs), time.perf_counter() - started
+        print(f"texts {index + 1}/{count}: {len(kept)} kept, {tokens / seconds:,.0f} answer tokens/s", flush=True)
+    return paths
+
+
+def texts_of(pairs: list[tuple[list[int], list[int]]]) -> Texts:
+    """Padded on the right."""
+    rows = [[*prompt, *answer] for prompt, answer in pairs]
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for at, row in enumerate(rows):
+        ids[at, : len(row)] = torch.tensor(row)
+    first = torch.tensor([len(prompt) for prompt, _ in pairs])
+    return Texts(ids, first, torch.tensor([len(row) for row in rows]))
+
+
+def load_texts(paths: list[Path], held_out: int) -> tuple[Texts, Texts]:
+    """Training texts and `held_out` others, none of whose prompts is trained on."""
+    pairs = [(p, a) for path in paths for p, a in json.loads(path.read_text())]
+    if len(pairs) <= 2 * held_out:
+        raise SystemExit(f"only {len(pairs)} usable texts came out; {held_out} are to be held out")
+    held = pairs[-held_out:]
+    taken = {tuple(prompt) for prompt, _ in held}
+    train = [pair for pair in pairs[:-held_out] if tuple(pair[0]) not in taken]
+    return texts_of(train), texts_of(held)
+
+
+def benchmark_texts(
+    folder: Path, read: Callable[[list[str]], list[tuple[list[int], list[int]]]]
+) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """Prompts and answers of every local JSONL in `folder`, by file name."""
+    found = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        found[path.stem] = read([json.loads(line)["prompt"] for line in path.read_text(encoding="utf-8").splitlines()])
+    return found
