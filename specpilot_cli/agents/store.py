@@ -47,7 +47,10 @@ class Store:
 
     def put_json(self, value: Any) -> str:
         """Keep a JSON value."""
-        return self.put(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return self.put(
+            text.encode("utf-8", "surrogatepass")
+        )  # a model may write half a character; json.loads takes it
 
     def get_json(self, digest: str) -> Any:
         """The JSON value again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -78,7 +79,19 @@ def _delete(target: Path) -> None:
     if target.is_symlink() or target.is_file():
         target.unlink()
     elif target.exists():
-        shutil.rmtree(target)
+        try:
+            shutil.rmtree(target)
+        except (OSError, RecursionError):
+            _delete_anything(target)
+
+
+def _delete_anything(target: Path) -> None:
+    """What an agent left may be nested too deeply for Python or for a path, or closed to its owner."""
+    for command in (("chmod", "-R", "u+rwX", "--"), ("rm", "-rf", "--")):
+        done = subprocess.run([*command, str(target)], capture_output=True, check=False)
+    if target.exists():
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ExternalFailed(f"{target}: cannot be removed.", said[-1] if said else "")
 
 
 def belongs(worktree: Path, repository: Path) -> bool:

@@ -55,9 +55,6 @@ class Tool(ABC):
     def recall(self, outcome: Outcome) -> None:  # noqa: B027 (most tools remember nothing)
         """A call of an earlier process, found in the journal and not carried out: for tools that count theirs."""
 
-    def recall(self, outcome: Outcome) -> None:  # noqa: B027 (most tools keep nothing between calls)
-        """A call that an earlier process of the round made gave this: a tool that counts its calls counts it too."""
-
     @abstractmethod
     def run(self, arguments: Any) -> Outcome:
         """Do it. `arguments` is an instance of `Arguments`. An expected refusal is an `Outcome` with `is_error`."""

@@ -1,4 +1,4 @@
-"""Tools that ask the controller: measure, profile, check_lossless, submit. What it answers is all that an agent sees."""
+"""Tools that ask the controller: measure, profile, check_lossless, submit. Its answers are all that an agent sees."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ Flag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._=,+-]{1,100}$")]
 
 NEVER_VARY = ("model", "tokenizer", "dtype", "quantization", "load_format", "random_seed", "host", "port", "device")
 """Beginnings of configuration keys that say what is served and where: a tree that changes those is another thing."""
-FLAGS_FOR = ("--speculative-", "--tree-", "--draft-")
-"""Beginnings of the engine flags that an agent may give the candidate: those of speculation."""
+FLAG_PREFIX = "--speculative-"
+"""Of the engine flags that an agent may give the candidate."""
+SERVED = ("model", "path", "revision")
+"""In a flag's or a key's name: it chooses what is served, the drafter too."""
 
 
 class Allowance:
@@ -80,11 +82,13 @@ class AskController(Tool):
 
 def _fault(vary: tuple[str, ...], flags: tuple[str, ...]) -> str:
     for key in vary:
-        if key.lower().startswith(NEVER_VARY):
+        if key.lower().startswith(NEVER_VARY) or any(word in key.lower() for word in SERVED):
             return f"{key}: both sides serve the same; a change cannot differ in it."
     for flag in flags:
-        if flag.startswith("-") and not flag.startswith(FLAGS_FOR):
-            return f"{flag}: only flags that begin with {', '.join(FLAGS_FOR)} can be given."
+        if not flag.startswith("-"):
+            continue
+        if not flag.startswith(FLAG_PREFIX) or any(word in flag.lower() for word in SERVED):
+            return f"{flag}: only flags of speculation ({FLAG_PREFIX}…) can be given, and none that chooses a model."
     return ""
 
 
