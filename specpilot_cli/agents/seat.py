@@ -6,16 +6,30 @@ from pathlib import Path
 
 from specpilot_cli.core.errors import SpecPilotError
 from specpilot_cli.worktrees import checkout
-from specpilot_cli.worktrees.git import base_commit, commit_tree, tree_id
-from specpilot_cli.worktrees.run import git
+from specpilot_cli.worktrees.git import base_commit, commit_tree, common_dir, tree_id
+from specpilot_cli.worktrees.run import GitFailed, git
 
 REFS = "refs/specpilot/rounds"
 
 
 def keep(stock: Path, tree: str, name: str) -> str:
-    """A commit of `tree` on stock under a ref of its own, so that git's garbage collection leaves it. Its id."""
+    """A commit of `tree` on stock under a ref of its own, so that git's garbage collection leaves it. Its id.
+
+    `name` begins with the round's id: no other process writes these refs, so the lock that a killed git left on one is
+    nobody's and is removed.
+    """
     commit = commit_tree(stock, tree, f"Agent round: {name}\n", [base_commit(stock)])
-    git("update-ref", f"{REFS}/{name}/{tree[:16]}", commit, cwd=stock)
+    ref = f"{REFS}/{name}/{tree[:16]}"
+    if git("rev-parse", "--verify", "--quiet", ref, cwd=stock, ok=(0, 1)).decode().strip() == commit:
+        return commit
+    try:
+        git("update-ref", ref, commit, cwd=stock)
+    except GitFailed:
+        lock = common_dir(stock) / f"{ref}.lock"
+        if not lock.exists():
+            raise
+        lock.unlink()
+        git("update-ref", ref, commit, cwd=stock)
     return commit
 
 
