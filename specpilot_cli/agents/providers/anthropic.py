@@ -33,6 +33,8 @@ MAX_TOKENS = 32_000
 """Of one answer, thinking included, where neither the call nor the settings say."""
 CALL_HEADER = "X-SpecPilot-Call"
 MAX_PAUSE_S = 30.0
+MAX_WAIT_S = 300.0
+"""Longest `retry-after` that is waited for. The SDK would sleep as long as a server says, past a round's budgets."""
 NOT_RETRIED = {"invalid_request_error", "authentication_error", "permission_error", "not_found_error", "billing_error"}
 """Types of an `error` event in a stream that another attempt would meet again."""
 REMEDIES = {
@@ -202,7 +204,9 @@ class Anthropic:
             reason = said or f"{error} {error.__cause__ or ''}".strip()
             return ExternalFailed(f"{self._host} could not be reached.", self._key.scrub(reason), LATER)
         fact = f"{self._host} refused the request: {status} {kind}".rstrip() + "."
-        return ExternalFailed(self._key.scrub(fact), self._key.scrub(said or str(error)), REMEDIES.get(status, LATER))
+        wait = _retry_after(getattr(error, "response", None))
+        remedy = f"It asks to wait {wait:g} s. {LATER}" if wait else REMEDIES.get(status, LATER)
+        return ExternalFailed(self._key.scrub(fact), self._key.scrub(said or str(error)), remedy)
 
 
 def _digest(call: Call) -> str:
@@ -216,6 +220,20 @@ def _said(error: Exception) -> tuple[str, str]:
     if not isinstance(inner, dict):
         return "", ""
     return str(inner.get("type") or ""), str(inner.get("message") or "")
+
+
+def _retry_after(response: Any) -> float:
+    """Seconds that a response asks to wait; 0 where it says nothing, or a date."""
+    try:
+        return float(response.headers["retry-after"])
+    except (AttributeError, KeyError, ValueError):
+        return 0.0
+
+
+def _not_for_long(response: Any) -> None:
+    """Response hook: an answer that asks for too long a wait is not retried (a header that the SDK obeys says so)."""
+    if _retry_after(response) > MAX_WAIT_S:
+        response.headers["x-should-retry"] = "false"
 
 
 def _host(url: str) -> str:
@@ -243,4 +261,5 @@ def _client(key: Secret, url: str, max_retries: int, timeout_s: float) -> Any:
         raise EnvironmentUnusable("The API key has characters that no key has.", "", "Copy it again, without spaces.")
     timeout = anthropic.Timeout(timeout_s, connect=min(30.0, timeout_s))
     kind: dict[str, Any] = {key.kind: key.reveal()}
-    return anthropic.Anthropic(**kind, base_url=url, max_retries=max_retries, timeout=timeout)
+    http = anthropic.DefaultHttpxClient(timeout=timeout, event_hooks={"response": [_not_for_long]})
+    return anthropic.Anthropic(**kind, base_url=url, max_retries=max_retries, timeout=timeout, http_client=http)

@@ -115,6 +115,13 @@ def test_after_the_retries_it_is_an_external_failure(
     assert not (tmp_path / "s").exists()
 
 
+def test_a_long_wait_is_left_to_the_user(tmp_path: Path, make_call: Build, client: Build) -> None:
+    with MessagesServer(script, lambda _: Fault(status=429, retry_after=3600)) as server:
+        failure = refused(lambda: client(server).answer(make_call(), tmp_path / "s", None))
+    assert len(server.requests) == 1
+    assert failure.remedy.startswith("It asks to wait 3600 s. Run the round again later")
+
+
 def test_a_wrong_key_is_not_retried_and_not_said(tmp_path: Path, make_call: Build, client: Build) -> None:
     with MessagesServer(script, key="another-key-than-ours") as server:
         failure = refused(lambda: client(server, key=Secret(KEY)).answer(make_call(), tmp_path / "s", None))

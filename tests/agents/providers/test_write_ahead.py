@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -147,7 +148,7 @@ def test_partials_are_numbered_and_summed(tmp_path: Path) -> None:
 
 def test_the_key_is_in_no_file_and_no_form(tmp_path: Path, make_call: Build, client: Build) -> None:
     """Even where the server says it, in an answer and in an error."""
-    leak = [{"type": "text", "text": f"key: {KEY}"}]
+    leak = [{"type": "thinking", "thinking": "x", "signature": KEY}, {"type": "text", "text": f"key: {KEY}"}]
 
     def say(request: dict[str, Any]) -> list[dict[str, Any]]:
         return leak
@@ -158,9 +159,22 @@ def test_the_key_is_in_no_file_and_no_form(tmp_path: Path, make_call: Build, cli
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) == 3
     assert all(KEY.encode() not in p.read_bytes() for p in files)
+    assert any(b"[secret]" in p.read_bytes() for p in files)
+    assert [block.get("signature") or block["text"] for block in answer.content] == ["[secret]", "key: [secret]"]
     assert KEY not in answer.model_dump_json() + repr(answer) + repr(provider) + provider.name + str(vars(provider))
     assert KEY not in json.dumps([r.body for r in server.requests])
     assert all(r.key == KEY for r in server.requests)
+
+
+def test_the_key_is_in_no_log(
+    tmp_path: Path, make_call: Build, client: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the SDK and its HTTP library log (`ANTHROPIC_LOG=debug`)."""
+    caplog.set_level(logging.DEBUG)
+    with MessagesServer(script, {0: Fault(status=429, retry_after=0.01), 1: Fault(drop_after=3)}) as server:
+        client(server).answer(make_call(), tmp_path / "s", None)
+    assert "anthropic" in {record.name.partition(".")[0] for record in caplog.records}
+    assert KEY not in caplog.text + "".join(str(vars(record)) for record in caplog.records)
 
 
 def test_a_placeholder_for_a_key_may_be_a_word(tmp_path: Path) -> None:
