@@ -55,7 +55,11 @@ class Limits:
     nice: int = 10
 
     def resource_limits(self, *, isolated: bool) -> dict[str, int]:
-        """RLIMIT_* for every process. The number of processes would count the user's own where nothing isolates."""
+        """RLIMIT_* for every process.
+
+        The number of processes is twice what the watchdog allows: it ends a command that forks without end, which would
+        go on at a limit of its own. It would count the user's other processes where nothing isolates.
+        """
         found = {
             "CORE": 0,
             "CPU": max(1, int(self.cpu_s)),
@@ -64,7 +68,7 @@ class Limits:
             "MSGQUEUE": 0,
             "NOFILE": self.open_files,
         }
-        return {**found, "NPROC": self.processes} if isolated else found
+        return {**found, "NPROC": 2 * self.processes} if isolated else found
 
 
 @dataclass(frozen=True)

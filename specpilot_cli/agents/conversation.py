@@ -18,6 +18,7 @@ from specpilot_cli.agents.providers import sink as sinks
 from specpilot_cli.agents.questions import Questions
 from specpilot_cli.agents.seat import Seat
 from specpilot_cli.agents.tools.base import Outcome, Tool, cut
+from specpilot_cli.artifacts.io import write_atomic
 
 NUDGES = 2
 """Answers without a tool call before the agent counts as finished."""
@@ -135,6 +136,7 @@ class Conversation:
             desk.meter.answered(answer)
             for broken in sinks.partials(sink)[before:]:
                 desk.meter.lost(answer.model, sinks.lost(broken))
+            self._note_edits(sink)
             return answer.model_dump(mode="json")
 
         def allow() -> None:
@@ -142,7 +144,20 @@ class Conversation:
             desk.meter.allow_call(call, desk.model)
             desk.tell(self.agent, f"turn {turn}: asking {desk.provider.name}")
 
-        return Answer.model_validate(desk.durable.once(key, call.model_dump(mode="json"), effect, allow))
+        answer = Answer.model_validate(desk.durable.once(key, call.model_dump(mode="json"), effect, allow))
+        noted = _tree_file(desk.streams / f"{key}.jsonl")
+        if self.seat is not None and noted.exists():
+            self.seat.adopt(noted.read_text())
+        return answer
+
+    def _note_edits(self, sink: Path) -> None:
+        """What an external agent did in the worktree while it answered is part of its answer."""
+        if self.seat is None or not self.desk.provider.edits:
+            return
+        fault = self.seat.note()
+        if fault is not None:
+            self.desk.tell(self.agent, f"its change was undone: {fault}")
+        write_atomic(_tree_file(sink), self.seat.tree.encode())
 
     def _do(self, turn: int, number: int, block: dict[str, Any], answer: Answer) -> Outcome:
         key = f"{self.agent}/tool/{turn}.{number}"
@@ -175,6 +190,10 @@ class Conversation:
         if fault is not None:
             outcome = Outcome(f"{outcome.text}\nYour change was undone: {fault}", is_error=True)
         return {**vars(outcome), "text": cut(outcome.text), "tree": self.seat.tree}
+
+
+def _tree_file(sink: Path) -> Path:
+    return sink.with_suffix(".tree")
 
 
 def _unusable(block: dict[str, Any], answer: Answer, tools: dict[str, Tool]) -> str:

@@ -45,6 +45,8 @@ class Provider(Protocol):
 
     name: str
     """Such as `anthropic`, `replay:FILE`, `command:ARGV`; goes into the artifact. Never holds a key."""
+    edits: bool
+    """Whether an answer may have changed the agent's worktree: the round then notes its tree."""
 
     def answer(self, call: Call, sink: Path, worktree: Path | None) -> Answer:
         """Answer one call.

@@ -156,12 +156,19 @@ def _distiller(turn: int) -> Blocks:
     ]
 
 
+def _unread(messages: list[dict[str, Any]]) -> int:
+    """Answers whose tool call arrived broken: they are given again."""
+    results = [block for message in messages if message["role"] == "user" for block in message["content"]]
+    said = [str(block.get("content")) for block in results if block.get("type") == "tool_result"]
+    return sum(text.startswith("The call could not be read") for text in said)
+
+
 def script(body: dict[str, Any]) -> Blocks:
     """The answer to a request."""
     system = body["system"] if isinstance(body["system"], str) else "".join(b["text"] for b in body["system"])
     first = body["messages"][0]["content"]
     opening = first if isinstance(first, str) else "".join(b.get("text", "") for b in first)
-    turn = sum(message["role"] == "assistant" for message in body["messages"])
+    turn = sum(message["role"] == "assistant" for message in body["messages"]) - _unread(body["messages"])
     if "You are the master" in system:
         return _master(turn)
     if "You write the memory entry" in system:

@@ -67,6 +67,8 @@ class Anthropic:
         EnvironmentUnusable: the SDK is not installed, or there is no usable key. UsageFault: the URL is not one.
     """
 
+    edits = False
+
     def __init__(
         self,
         key: Secret,

@@ -45,6 +45,8 @@ class Command:
         UsageFault: it cannot be split. EnvironmentUnusable: there is no such program.
     """
 
+    edits = True
+
     def __init__(self, command: str, runner: Runner, time_limit_s: float = TIME_LIMIT_S) -> None:
         self.name = f"command:{command}"
         self._argv = _argv(command)

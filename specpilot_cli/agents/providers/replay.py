@@ -110,6 +110,8 @@ class Replay:
         InputUnusable: no readable recording.
     """
 
+    edits = False
+
     def __init__(self, file: str) -> None:
         self.name = f"replay:{file}"
         self.header, self._lines = _load(file)

@@ -151,7 +151,7 @@ class Search(WorktreeTool):
         if kind not in ("file", "folder"):
             raise Refused(f"{arguments.path}: it is a {kind}.")
         ran = self._runner.run_own(self.worktree.path, _grep(arguments), SEARCH_LIMITS)
-        if ran.rc > 1 and ran.ended_by == "exit":
+        if ran.rc > 1 and ran.ended_by == "exit" and not ran.stdout:
             raise Refused(f"grep: {ran.stderr.strip()[:500]}")
         return _matches(ran)
 
@@ -160,7 +160,7 @@ def _grep(arguments: SearchArguments) -> list[str]:
     where = "/".join((".", *parts_of(arguments.path, root=True)))
     how = "-F" if arguments.literal else "-E"
     pattern = arguments.pattern.encode("utf-8", "replace").decode()
-    skipped = ("--exclude-dir=.git", "--exclude-dir=__pycache__", f"--include={arguments.glob}")
+    skipped = (f"--include={arguments.glob}", "--exclude-dir=.git", "--exclude-dir=__pycache__", "--exclude=.git")
     flags = ("-r", "-n", "-I", "-Z", "-D", "skip", "-m", str(MAX_MATCHES_A_FILE))
     return ["grep", how, *flags, *skipped, "-e", pattern, "--", where]
 
