@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,6 +253,7 @@ def _order(
     if runner.off:
         console.say(f"Agents can run no commands: {runner.off}")
     provider = _provider(begun, key)
+    stack.callback(getattr(provider, "close", lambda: None))
     history = tuple(
         load(str(setup.history_file(folder, number)), "round", allow_incomplete=True).artifact.body
         for number in range(len(begun.history))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,8 +56,8 @@ class Lab:
 
     def run(self, **changes: Any) -> RoundBody:
         """The round, begun or resumed, in this process."""
-        model = provider(self.server.url)
-        return run(order(self.folder, self.stock, self.memory, model, self.log, **changes))
+        with closing(provider(self.server.url)) as model:
+            return run(order(self.folder, self.stock, self.memory, model, self.log, **changes))
 
     def process(self, seconds: float) -> subprocess.Popen[str]:
         """The round, begun or resumed, in a process of its own."""

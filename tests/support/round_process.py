@@ -50,7 +50,7 @@ def ceiling() -> CeilingBody:
     return body
 
 
-def provider(url: str) -> Provider:
+def provider(url: str) -> Anthropic:
     """The SDK against a loopback server, with short pauses."""
     return Anthropic(Secret(KEY), model="scripted", base_url=url, round_id=ROUND_ID, max_retries=4, backoff_s=0.01)
 
