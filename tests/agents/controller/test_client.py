@@ -182,3 +182,13 @@ def test_the_process_knows_no_secret(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     for path in lab.folder.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
             assert b"sk-ant-not-a-real-one" not in path.read_bytes()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="PYTHONSAFEPATH is of Python 3.11")
+def test_a_package_that_an_engine_left_in_the_folder_is_not_imported(lab: Lab) -> None:
+    planted = lab.folder / "specpilot_cli"
+    planted.mkdir(parents=True)
+    (planted / "__init__.py").write_text("open('canary', 'w')\n")
+    with Controller.start(lab.folder, lab.settings()) as controller:
+        assert controller.ask(Question(kind="noise")).verdict is None
+    assert not (lab.folder / "canary").exists()
