@@ -19,9 +19,11 @@ from specpilot_kernels.best_first_select.kernel import packed, pop_all
 INDEX_BITS, PLACE_RANK_BITS = tl.constexpr(11), tl.constexpr(7)
 MAX_INDEX, MAX_PLACE_RANK = tl.constexpr(2047), tl.constexpr(127)
 INFINITY, ABOVE_ALL = tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)
-# Bins of a 32nd of an octave, costs from 2^-8 to 2^8 nats; the first and the last hold what lies beyond.
-BINS, BIN_SHIFT, FIRST_BIN = tl.constexpr(512), tl.constexpr(18), tl.constexpr((127 - 8) << 5)
-TILE = tl.constexpr(16)
+# Counting takes longer with more bins: Triton's histogram is ballots and 2 counts a lane with 64, 16 with 512.
+BINS, OCTAVE = tl.constexpr(64), tl.constexpr(1 << 23)
+COARSE_SHIFT, COARSE_FIRST = tl.constexpr(20), tl.constexpr(125 << 23)  # 2^-2 to 2^6 nats
+FINE_SHIFT = tl.constexpr(18)
+TILE = tl.constexpr(32)
 WARM_LIMIT = tl.constexpr(1 << 14)
 
 
@@ -48,6 +50,13 @@ def sorted_at_most(nodes: int) -> int:
 
 
 @triton.jit
+def chunk_of(CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """0 to CHUNK - 1, one a thread in turn: what is told of contiguous items would ask for another layout in loads than
+    in the scattered stores, and each change of layout is two barriers."""
+    return tl.arange(0, CHUNK) ^ tl.program_id(1)
+
+
+@triton.jit
 def children(unary, pair, costs, places, start, end, limit, depth, item, D: tl.constexpr, K: tl.constexpr,
              WIDTH: tl.constexpr, HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Costs' bits and places [CHUNK] of the children at `depth` of the listed nodes from `start` on, and which of them
@@ -68,57 +77,88 @@ def children(unary, pair, costs, places, start, end, limit, depth, item, D: tl.c
 
 
 @triton.jit
-def lowered(counts, limit, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def counted(bits, keep, first, shift):  # type: ignore[no-untyped-def]
+    """How many of the kept costs lie in each bin [BINS]; the first and the last bin hold what lies beyond too."""
+    return tl.histogram(tl.minimum(tl.maximum((bits - first) >> shift, 0), BINS - 1), BINS, mask=keep)
+
+
+@triton.jit
+def lowered(counts, limit, first, shift, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """Top of the bin that holds the N-th cost so far; `limit` where there are fewer, or where that is lower."""
     below = tl.sum((tl.cumsum(counts, 0) < N).to(tl.int32), 0)
-    top = ((below + 1 + FIRST_BIN) << BIN_SHIFT) - 1
-    return tl.minimum(limit, tl.where(below >= BINS - 1, INFINITY, top))
+    top = first + ((below + 1) << shift) - 1
+    return tl.where(below >= BINS - 1, limit, tl.minimum(limit, top))
+
+
+@triton.jit
+def appended(costs, places, bits, place, keep, filled, LISTED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write what is kept behind the list's end; the new end. What does not fit is only counted."""
+    taken = keep.to(tl.int32)
+    at = filled + tl.cumsum(taken, 0) - 1
+    tl.store(costs + at, bits, mask=keep & (at < LISTED))
+    tl.store(places + at, place, mask=keep & (at < LISTED))
+    return filled + tl.sum(taken, 0)
 
 
 @triton.jit
 def list_nodes(unary, pair, costs, places, zero, D: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
                WIDTH: tl.constexpr, CHUNK: tl.constexpr, LISTED: tl.constexpr, HAS_UNARY: tl.constexpr,
                HAS_PAIR: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """List every node that may be in the tree, the anchor at 0. End of the list (above LISTED: too many), limit."""
-    item = tl.arange(0, CHUNK)
+    """List every node that may be in the tree, the anchor at 0. End of the list (above LISTED: too many), limit.
+
+    Bins first span 8 octaves in eighths. When the limit has fallen by an octave (at first: when N nodes are known), the
+    listed nodes are counted again in bins that span the two octaves below it in 32nds.
+    """
+    item = chunk_of(CHUNK)
     tl.store(costs, zero)
     tl.store(places, zero)
     tl.debug_barrier()
     counts = tl.zeros([BINS], tl.int32)
-    limit = zero + INFINITY
+    limit, ceiling = zero + INFINITY, zero + INFINITY
+    first, shift = zero + COARSE_FIRST, zero + COARSE_SHIFT
     begin, end, depth = zero, zero + 1, zero
     while (begin < end) & (depth < D) & (end <= LISTED):
-        start = begin
+        held_bits, held_place, held = children(unary, pair, costs, places, begin, end, limit, depth, item, D, K, WIDTH,
+                                               HAS_UNARY, HAS_PAIR)  # fmt: skip
+        counts += counted(held_bits, held, first, shift)
+        start = begin + CHUNK // WIDTH
         while start < end:
             bits, place, keep = children(unary, pair, costs, places, start, end, limit, depth, item, D, K, WIDTH,
                                          HAS_UNARY, HAS_PAIR)  # fmt: skip
-            bins = tl.minimum(tl.maximum((bits >> BIN_SHIFT) - FIRST_BIN, 0), BINS - 1)
-            counts += tl.histogram(bins, BINS, mask=keep)
+            counts += counted(bits, keep, first, shift)
             start += CHUNK // WIDTH
-        limit = lowered(counts, limit, N)
-        start = begin
-        filled = end
+        limit = lowered(counts, limit, first, shift, N)
+        filled = appended(costs, places, held_bits, held_place, held & (held_bits <= limit), end, LISTED)
+        start = begin + CHUNK // WIDTH
         while start < end:  # computed again: what it reads is in the L1 now
             bits, place, keep = children(unary, pair, costs, places, start, end, limit, depth, item, D, K, WIDTH,
                                          HAS_UNARY, HAS_PAIR)  # fmt: skip
-            taken = keep.to(tl.int32)
-            at = filled + tl.cumsum(taken, 0) - 1
-            tl.store(costs + at, bits, mask=keep & (at < LISTED))
-            tl.store(places + at, place, mask=keep & (at < LISTED))
-            filled += tl.sum(taken, 0)
+            filled = appended(costs, places, bits, place, keep, filled, LISTED)
             start += CHUNK // WIDTH
         tl.debug_barrier()
         begin = end
         end = filled
         depth += 1
+        if limit < ceiling - OCTAVE:
+            ceiling = limit
+            shift = zero + FINE_SHIFT
+            first = limit + 1 - (BINS << FINE_SHIFT)
+            counts = tl.zeros([BINS], tl.int32)
+            start = zero + 1
+            while start < tl.minimum(end, LISTED):
+                at = start + item
+                inside = at < tl.minimum(end, LISTED)
+                bits = tl.load(costs + at, mask=inside, other=ABOVE_ALL)
+                counts += counted(bits, bits <= limit, first, shift)
+                start += CHUNK
     return end, limit
 
 
 @triton.jit
 def below_limit(costs, places, alive_costs, alive_places, alive_at, end, limit, zero, CHUNK: tl.constexpr,
                 SORTED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Gather the listed nodes at or below the limit: cost, place, place in the list. How many there are."""
-    item = tl.arange(0, CHUNK)
+    """Gather the listed nodes at or below the limit: cost, depth and rank, place in the list. How many there are."""
+    item = chunk_of(CHUNK)
     count = zero
     start = zero + 1
     while start < end:
@@ -167,7 +207,7 @@ def sort_nodes(places, slots, alive_costs, alive_places, alive_at, picked, score
     Equal cost, depth and rank: by the parents, which have equal depth. Numbers that equals share are consistent with
     that order; each round puts the parents' numbers behind the key and settles one more depth, until none is shared.
     """
-    node = tl.arange(0, SORTED)
+    node = chunk_of(SORTED)
     real = node < count
     cost = tl.load(alive_costs + node, mask=real, other=ABOVE_ALL)
     key = tl.load(alive_places + node, mask=real, other=0)
@@ -215,14 +255,19 @@ def lists(unary, pair, picked, scores, work, D: tl.constexpr, K: tl.constexpr, N
     alive_places, alive_at = alive_costs + SORTED, alive_costs + 2 * SORTED
     if HAS_PAIR and D * K * K <= WARM_LIMIT:  # into the L1 cache: every depth would wait for the L2 otherwise
         for start in tl.static_range(0, D * K * K, CHUNK):
-            read = start + tl.arange(0, CHUNK)
+            read = start + chunk_of(CHUNK)
             value = tl.load(pair + read, mask=read < D * K * K, other=0.0)
-            tl.store(scores + read * 0, value, mask=value > 1e30)  # never: it keeps the load
+            tl.store(pair + read, value, mask=value > 1e30)  # next to never, and what is there: it keeps the load
     zero = tl.program_id(0) * 0  # a scalar of the device, where a Python 0 would not do in the interpreter
     end, limit = list_nodes(unary, pair, costs, places, zero, D, K, N, WIDTH, CHUNK, LISTED, HAS_UNARY, HAS_PAIR)
     count = below_limit(costs, places, alive_costs, alive_places, alive_at, tl.minimum(end, LISTED), limit, zero, CHUNK,
                         SORTED)  # fmt: skip
     if (end <= LISTED) & (count <= SORTED):
-        sort_nodes(places, slots, alive_costs, alive_places, alive_at, picked, scores, count, zero, N, SORTED, MAY_END)
+        if count <= SORTED // 2:
+            sort_nodes(places, slots, alive_costs, alive_places, alive_at, picked, scores, count, zero, N, SORTED // 2,
+                       MAY_END)  # fmt: skip
+        else:
+            sort_nodes(places, slots, alive_costs, alive_places, alive_at, picked, scores, count, zero, N, SORTED,
+                       MAY_END)  # fmt: skip
     else:
         pop_all(unary, pair, picked, scores, D, K, N, POP_WIDTH, HAS_UNARY, HAS_PAIR, MAY_END)
