@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from specpilot_cli.artifacts.base import Envelope, Fraction, NonNegative, Positive, Record
+from specpilot_cli.artifacts.base import Count, Envelope, Fraction, NonNegative, Positive, Record
 from specpilot_cli.artifacts.deployment import DevicePeaks
 from specpilot_cli.artifacts.profile import Tau
 
@@ -62,10 +62,16 @@ class CeilingBody(Record):
     speedup_over_ar: Positive
     ceiling_over_ar: Positive
     assumption: str = ASSUMPTION
+    acceptance_known: bool = True
+    """False: no best τ was at hand, `best_tau` is `tau` and the factor counts as 1, so the ceiling may be higher."""
+    advice: tuple[str, ...] = ()
+    """What follows from the figures, in words."""
 
 
 class CeilingArtifact(Envelope):
     """How fast the deployment could be."""
 
     schema_: Literal["specpilot.ceiling/1"] = Field(default="specpilot.ceiling/1", alias="schema")
+    schema_minor: Count = 1
+    """1: `acceptance_known`, `advice`."""
     body: CeilingBody

@@ -9,6 +9,8 @@ from specpilot_cli.artifacts.base import Envelope
 _MODELS: dict[str, tuple[str, str]] = {
     "profile": ("profile", "ProfileArtifact"),
     "ceiling": ("ceiling", "CeilingArtifact"),
+    "break-even": ("break_even", "BreakEvenArtifact"),
+    "figures": ("figures", "FiguresArtifact"),
     "pair-run": ("pair_run", "PairRunArtifact"),
     "forcing": ("forcing", "ForcingArtifact"),
     "seal": ("seal", "SealArtifact"),

@@ -1,4 +1,4 @@
-"""The best τ any tree could accept: the profile's own oracle, or a replay's."""
+"""The best τ any tree could accept: a replay's, the profile's own oracle, or one that the user gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specpilot_cli.artifacts.profile import ProfileBody
 from specpilot_cli.artifacts.replay import Curve, ReplayBody
-from specpilot_cli.core.errors import InputUnusable
+from specpilot_cli.core.errors import InputUnusable, UsageFault
 
 ORACLE, CHAIN = "oracle", "chain"
 
@@ -18,19 +18,31 @@ class BestTau:
     best: float
     chain: float
     source: str
+    known: bool = True
+    """False: nobody knows it, and `best` is the profile's own τ."""
 
 
-def from_profile(profile: ProfileBody) -> BestTau:
-    """The oracle at the steps that stock took while it was profiled.
+def find(profile: ProfileBody, replay: ReplayBody | None, given: float | None) -> BestTau:
+    """What was given, else the replay's, else the profile's oracle, else the profile's own τ, marked as unknown.
 
     Raises:
-        InputUnusable: the engine recorded no lattices.
+        UsageFault: the given τ is below the profile's. InputUnusable: see `from_replay`.
     """
+    tau = profile.acceptance.tau
+    if given is not None:
+        if given < tau:
+            raise UsageFault(f"A best τ of {given:g} is below the profile's {tau:.3f}.", "The best is at least that.")
+        return BestTau(given, tau, "given by the user")
+    if replay is not None:
+        return from_replay(profile, replay)
+    return from_profile(profile) or BestTau(tau, tau, "unknown: the engine recorded no lattices", known=False)
+
+
+def from_profile(profile: ProfileBody) -> BestTau | None:
+    """The oracle at the steps that stock took while it was profiled; None where the engine recorded no lattices."""
     acceptance = profile.acceptance
     if acceptance.oracle_tau is None or acceptance.oracle_chain_tau is None:
-        raise InputUnusable(
-            "The profile has no oracle τ.", "Its engine recorded no lattices.", "Give a replay artifact."
-        )
+        return None
     source = f"oracle over the top {acceptance.candidates} of {acceptance.oracle_steps} recorded steps"
     return BestTau(acceptance.oracle_tau, acceptance.oracle_chain_tau, source)
 

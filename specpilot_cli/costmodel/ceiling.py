@@ -8,21 +8,23 @@ from specpilot_cli.artifacts.ceiling import CeilingBody, ClassFloor, Factors, Fl
 from specpilot_cli.artifacts.profile import ProfileBody
 from specpilot_cli.artifacts.replay import ReplayBody
 from specpilot_cli.core.errors import InputUnusable
-from specpilot_cli.costmodel.best_tau import from_profile, from_replay
+from specpilot_cli.costmodel.advice import MISSING, advice
+from specpilot_cli.costmodel.best_tau import find
 from specpilot_cli.costmodel.floor import class_floor
 
 
 def compute(
-    profile: ProfileBody, settings: FloorSettings, replay: ReplayBody | None = None
+    profile: ProfileBody, settings: FloorSettings, replay: ReplayBody | None = None, best_tau: float | None = None
 ) -> tuple[CeilingBody, tuple[str, ...]]:
-    """The ceiling of a profile, and caveats where its inputs contradict each other.
+    """The ceiling of a profile, and caveats where its inputs contradict each other or lack something.
 
     Args:
         replay: takes the place of the profile's own oracle.
+        best_tau: takes the place of both, with a caveat.
     Raises:
-        InputUnusable: no oracle, no kernel class, or a replay of another deployment.
+        InputUnusable: no kernel class, or a replay of another deployment. UsageFault: a best τ below the profile's.
     """
-    found = from_replay(profile, replay) if replay else from_profile(profile)
+    found = find(profile, replay, best_tau)
     profiled = profile.step.profiled_ms
     floors = tuple(class_floor(item, profiled, profile.device, settings) for item in profile.classes)
     total = sum(item.floor_ms for item in floors)
@@ -31,7 +33,7 @@ def compute(
             "The profile has no kernel class with work in it.", "", "Profile with a decode window in it."
         )
     factors = Factors(
-        acceptance=found.best / found.chain,
+        acceptance=found.best / found.chain if found.known else 1.0,
         kernels=profiled / total,
         outside=profile.step.step_ms / profiled,
     )
@@ -49,8 +51,12 @@ def compute(
         target=_largest(factors),
         speedup_over_ar=profile.speedup_over_ar,
         ceiling_over_ar=profile.speedup_over_ar * product,
+        acceptance_known=found.known,
+        advice=advice(profile, floors, factors, found.best if found.known else None),
     )
-    return body, _doubts(floors)
+    missing = () if found.known else (f"the acceptance factor is missing and counts as 1: {MISSING}",)
+    given = (f"the best τ of {best_tau:g} was given, not measured",) if best_tau is not None else ()
+    return body, (*given, *missing, *_doubts(floors))
 
 
 def _largest(factors: Factors) -> Literal["acceptance", "kernels", "outside"]:

@@ -92,7 +92,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     if kind == "cut":
         return data[: draw(st.integers(0, len(data) - 3))]
     if kind == "encoding":
-        return data.decode().encode(draw(st.sampled_from(ENCODINGS)))
+        return data.decode().encode(draw(st.sampled_from(ENCODINGS)), errors="replace")
     if kind == "noise":
         return draw(st.binary(max_size=200))
     if kind == "deep":

@@ -8,7 +8,7 @@ from support.samples import profile_body
 from specpilot_cli.artifacts.ceiling import FloorSettings
 from specpilot_cli.artifacts.deployment import DevicePeaks
 from specpilot_cli.artifacts.profile import Acceptance, KernelClass
-from specpilot_cli.core.errors import InputUnusable
+from specpilot_cli.core.errors import UsageFault
 from specpilot_cli.costmodel.ceiling import compute
 from specpilot_cli.costmodel.floor import floor_ms
 
@@ -55,7 +55,25 @@ def test_a_class_faster_than_its_floor_is_a_caveat() -> None:
     assert doubts == ("verify/gemm took 1 ms, less than its floor of 2 ms",)
 
 
-def test_without_an_oracle_there_is_no_ceiling() -> None:
-    bare = Acceptance(tau=4.0, verify_steps=1, correct_drafts=3, completion_tokens=4, position_rate=(), oracle_tau=None)
-    with pytest.raises(InputUnusable, match="no oracle"):
-        compute(profile_body(acceptance=bare), FloorSettings())
+BARE = Acceptance(tau=4.0, verify_steps=1, correct_drafts=3, completion_tokens=4, position_rate=(), oracle_tau=None)
+
+
+def test_without_an_oracle_the_other_factors_stand_and_the_missing_one_is_named() -> None:
+    body, doubts = compute(profile_body(acceptance=BARE), FloorSettings())
+    assert not body.acceptance_known
+    assert (body.factors.acceptance, body.best_tau, body.target) == (1.0, 4.0, "kernels")
+    assert body.ceiling == pytest.approx(2 * 1.25)  # kernels × outside
+    assert "no lattices" in body.best_tau_source
+    assert len(doubts) == 1 and "--best-tau" in doubts[0]
+    assert any("acceptance factor is missing" in line for line in body.advice)
+
+
+def test_a_best_tau_as_a_number_is_a_caveat() -> None:
+    body, doubts = compute(profile_body(acceptance=BARE), FloorSettings(), best_tau=10.0)
+    assert body.acceptance_known and body.factors.acceptance == pytest.approx(10 / 4)
+    assert body.target == "acceptance"
+    assert doubts == ("the best τ of 10 was given, not measured",)
+    body, _ = compute(profile_body(), FloorSettings(), best_tau=8.0)  # also in place of a profile's own oracle
+    assert body.best_tau == 8.0 and body.factors.acceptance == pytest.approx(2.0)
+    with pytest.raises(UsageFault, match=r"below the profile's 4\.000"):
+        compute(profile_body(acceptance=BARE), FloorSettings(), best_tau=3.9)
