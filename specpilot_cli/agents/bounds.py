@@ -52,23 +52,24 @@ class Limits:
     spare_memory_bytes: int = 256 * 2**20
     """The command ends where the machine has less than this left, whoever took it."""
     open_files: int = 1024
-    nice: int = 10
+    nice: int = 15
+
+    @property
+    def hard_processes(self) -> int:
+        """What the kernel allows: twice what the watchdog does, which ends a command that forks without end."""
+        return 2 * self.processes
 
     def resource_limits(self, *, isolated: bool) -> dict[str, int]:
-        """RLIMIT_* for every process.
-
-        The number of processes is twice what the watchdog allows: it ends a command that forks without end, which would
-        go on at a limit of its own. It would count the user's other processes where nothing isolates.
-        """
-        found = {
+        """RLIMIT_* for every process. Without a sandbox the number of processes is that of the user, ours included."""
+        return {
             "CORE": 0,
             "CPU": max(1, int(self.cpu_s)),
             "DATA": self.memory_bytes,
             "FSIZE": self.file_bytes,
             "MSGQUEUE": 0,
             "NOFILE": self.open_files,
+            "NPROC": self.hard_processes + (0 if isolated else own_tasks()),
         }
-        return {**found, "NPROC": 2 * self.processes} if isolated else found
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ class Processes:
     """Of those alive and of their children that were waited for."""
 
 
-def descendants(pid: int, most: int = 100_000) -> list[int]:
-    """`pid` and its descendants, at most about `most`. A snapshot: what forks meanwhile may be missed."""
+def descendants(pid: int) -> list[int]:
+    """`pid` and its descendants. What forks or loses its parent meanwhile may be missed."""
     if not Path("/proc/self/task", str(os.getpid()), "children").exists():  # a kernel without CONFIG_PROC_CHILDREN
         return _descendants_by_parents(pid)
     found: list[int] = []
     waiting = [pid]
-    while waiting and len(found) < most:
+    while waiting:
         found.append(waiting.pop())
         waiting += _children(found[-1])
     return found
@@ -113,19 +114,50 @@ def _descendants_by_parents(pid: int) -> list[int]:
 _PAGE, _TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
-def processes(pid: int, most: int = 100_000) -> Processes:
-    """What `pid` and its descendants use. See proc_pid_stat(5) for the fields."""
-    tasks, pages, ticks = 0, 0, 0
-    for found in descendants(pid, most):
-        try:
-            with open(f"/proc/{found}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
-        tasks += int(fields[17])
-        pages += int(fields[21])
+def _stat(folder: str) -> list[bytes]:
+    """Fields of proc_pid_stat(5) from the state on; none where the process is gone."""
+    try:
+        with open(f"{folder}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def own_tasks() -> int:
+    """Threads of all processes of this user."""
+    user, found = os.getuid(), 0
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and folder.stat().st_uid == user:
+                found += int((_stat(str(folder)) or [b"0"] * 18)[17])
+    return found
+
+
+def processes(pid: int, *, isolated: bool, most: int = 100_000) -> Processes:
+    """What `pid` and its descendants use.
+
+    Args:
+        isolated: `pid` is the first of a pid namespace, whose own /proc lists all of it at once. Going from parents to
+            children would miss those that change places in a fork bomb.
+        most: where there are more, they are only counted: looking at them would take longer than they take to fork.
+    """
+    folders = _namespace(pid) if isolated else [f"/proc/{found}" for found in descendants(pid)]
+    if len(folders) > most:
+        return Processes(len(folders), 0, 0.0)
+    found = [fields for folder in folders if (fields := _stat(folder))]
+    ticks = sum(sum(map(int, fields[11:15])) for fields in found)  # utime, stime, cutime, cstime
+    tasks, pages = sum(int(fields[17]) for fields in found), sum(int(fields[21]) for fields in found)
     return Processes(tasks, pages * _PAGE, ticks / _TICK)
+
+
+def _namespace(first: int) -> list[str]:
+    root = f"/proc/{first}/root"
+    try:
+        if not os.path.samestat(os.stat(root), os.stat("/")):  # noqa: PTH116
+            return [f"{root}/proc/{name}" for name in os.listdir(f"{root}/proc") if name.isdigit()]  # noqa: PTH208
+    except OSError:
+        pass
+    return [f"/proc/{found}" for found in descendants(first)]  # gone, or not set up yet
 
 
 def kill_tree(pid: int) -> None:
@@ -242,10 +274,11 @@ class Watch:
     Args:
         pid: of its first process.
         root: the folder that it writes to.
+        isolated: see `processes`.
     """
 
-    def __init__(self, pid: int, root: Path, limits: Limits) -> None:
-        self._pid, self._root, self._limits = pid, root, limits
+    def __init__(self, pid: int, root: Path, limits: Limits, *, isolated: bool) -> None:
+        self._pid, self._root, self._limits, self._isolated = pid, root, limits, isolated
         self._began = time.monotonic()
         self._next_walk, self._used, self._room = 0.0, 0, 0
         self.cpu_s = 0.0
@@ -255,7 +288,7 @@ class Watch:
         limits = self._limits
         if time.monotonic() - self._began > limits.wall_s:
             return "wall", f"It ran longer than {limits.wall_s:g} s."
-        now = processes(self._pid, 4 * limits.processes)
+        now = processes(self._pid, isolated=self._isolated, most=limits.processes)
         self.cpu_s = max(self.cpu_s, now.cpu_s)
         if now.tasks > limits.processes:
             return "processes", f"It had more than {limits.processes} processes and threads."

@@ -2,7 +2,7 @@
 
 Started as `python -I -S -c TEXT SETTINGS COMMAND…` with this file as TEXT: the package itself is not reachable there.
 SETTINGS is JSON: `limits` (RLIMIT_* to value), `nice`, `supervise` (without a sandbox: stay as the parent of all that
-the command starts, so that nothing outlives it).
+the command starts, so that nothing outlives it), `wait_fd` (begin when this file is at its end; null: at once).
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def _supervise(command: list[str], settings: dict[str, Any]) -> int:
 def main() -> None:
     """Carry it out."""
     settings, command = json.loads(sys.argv[1]), sys.argv[2:]
+    if settings["wait_fd"] is not None:
+        os.read(settings["wait_fd"], 1)
     if settings["supervise"]:
         sys.exit(_supervise(command, settings))
     _become(command, settings)

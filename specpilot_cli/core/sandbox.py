@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from specpilot_cli.core import seccomp
+from specpilot_cli.core import cgroup, seccomp
 from specpilot_cli.core.paths import PACKAGE
 
 PROGRAM = "bwrap"
@@ -31,6 +31,32 @@ _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"
 """What compilers and the loader read. No accounts, no machine id, no names of hosts, no settings with tokens."""
 _PYTHON = ("bin", "include", "lib", "lib64", "libexec", "share", "pyvenv.cfg")
 """Of an installation of Python: not pip's settings, nor what else lies in a folder that is also an environment."""
+
+_PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+"""Root owns these on every /proc, and is still their owner in a user namespace: without a read-only mount over them, a
+command of a root user could set the kernel's core_pattern, which runs programs outside."""
+_PROC_HIDDEN = (
+    "acpi",
+    "asound",
+    "driver",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "mtrr",
+    "pressure",
+    "sched_debug",
+    "scsi",
+    "slabinfo",
+    "timer_list",
+    "timer_stats",
+    "vmallocinfo",
+)
+"""Of the machine as a whole, or with entries that root may write to."""
 
 BARE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 """Of bubblewrap itself: its first process stays in the sandbox, and /proc/1/environ shows what it was started with."""
@@ -92,6 +118,15 @@ def _system() -> list[str]:
     return words
 
 
+def _proc() -> list[str]:
+    words = ["--proc", "/proc"]
+    for name in _PROC_READ_ONLY:
+        words += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    for name in _PROC_HIDDEN:
+        words += _hide(Path("/proc", name))
+    return words
+
+
 def _hide(path: Path) -> list[str]:
     if path.is_dir() and not path.is_symlink():
         return ["--perms", "0555", "--tmpfs", str(path), "--remount-ro", str(path)]
@@ -100,7 +135,7 @@ def _hide(path: Path) -> list[str]:
 
 def _files(sandbox: Sandbox) -> list[str]:
     size = ["--size", str(sandbox.memory_files_bytes), "--perms", "1777", "--tmpfs"]
-    words = [*_system(), "--proc", "/proc", "--dev", "/dev", *size, "/dev/shm", *size, "/tmp", "--dir", HOME]
+    words = [*_system(), *_proc(), "--dev", "/dev", *size, "/dev/shm", *size, "/tmp", "--dir", HOME]
     readable = (*python_folders(), *sandbox.readable)
     for path in readable:
         words += ["--ro-bind", str(path), str(path)]
@@ -119,13 +154,19 @@ def _own_package(readable: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def argv(
-    sandbox: Sandbox, command: Sequence[str], *, info_fd: int | None = None, filter_fd: int | None = None
+    sandbox: Sandbox,
+    command: Sequence[str],
+    *,
+    info_fd: int | None = None,
+    filter_fd: int | None = None,
+    block_fd: int | None = None,
 ) -> list[str]:
-    """The whole command line. Start it with `BARE_ENVIRONMENT` and no other open file than the two given.
+    """The whole command line. Start it with `BARE_ENVIRONMENT` and no other open file than those given.
 
     Args:
         info_fd: bubblewrap writes `{"child-pid": …}` there: the pid of the sandbox's first process, seen from here.
         filter_fd: `seccomp.open_program()`.
+        block_fd: the command waits until this is at its end.
     """
     words = [shutil.which(PROGRAM) or PROGRAM]
     words += ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
@@ -134,7 +175,7 @@ def argv(
     for name, value in environment(sandbox).items():
         words += ["--setenv", name, value]
     words += [*_files(sandbox), "--chdir", str(sandbox.worktree)]
-    for option, number in (("--info-fd", info_fd), ("--seccomp", filter_fd)):
+    for option, number in (("--info-fd", info_fd), ("--seccomp", filter_fd), ("--block-fd", block_fd)):
         words += [option, str(number)] if number is not None else []
     return [*words, "--", *command]
 
@@ -146,6 +187,8 @@ def available() -> str | None:
         return f"bubblewrap is for Linux, and this is {sys.platform}."
     if shutil.which(PROGRAM) is None:
         return "bubblewrap (bwrap) is not installed."
+    if cgroup.is_exempt() and cgroup.place() is None:
+        return "Nothing limits root's processes here: no control group can be made. Run as another user."
     with tempfile.TemporaryDirectory(prefix="specpilot-sandbox-") as folder:
         return _probe(Path(folder).resolve())
 
