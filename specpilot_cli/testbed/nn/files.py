@@ -41,21 +41,36 @@ def build(config: dict[str, Any]) -> Module:
     raise InputUnusable(f"The architecture {name} is not one of the testbed's.")
 
 
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint folder, shards together.
+
+    Raises:
+        InputUnusable: there is none, or a file is damaged.
+    """
+    from safetensors.torch import load_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            tensors |= load_file(path)
+        except Exception as error:  # safetensors raises a type of its own
+            raise InputUnusable(f"{path}: not a safetensors file.", str(error)) from None
+    if not tensors:
+        raise InputUnusable(f"{folder}: not a checkpoint folder.", "It has no safetensors file.")
+    return tensors
+
+
 def load(folder: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Module:
     """A checkpoint folder as a module in evaluation mode, without gradients.
 
     Raises:
         InputUnusable: a file is missing or damaged, or a tensor's name or shape is not the architecture's.
     """
-    from safetensors.torch import load_file
-
     try:
         config = json.loads((folder / "config.json").read_bytes())
-        tensors = load_file(folder / "model.safetensors")
     except (OSError, ValueError) as error:
         raise InputUnusable(f"{folder}: not a checkpoint folder.", str(error)) from None
-    except Exception as error:  # safetensors raises a type of its own for damaged files
-        raise InputUnusable(f"{folder}/model.safetensors: not a safetensors file.", str(error)) from None
+    tensors = read_tensors(folder)
     module = build(config)
     if config.get("tie_word_embeddings") and isinstance(module, DenseModel):
         tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
