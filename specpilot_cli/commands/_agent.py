@@ -276,7 +276,7 @@ def _order(
         provider=provider,
         paid=not settings.provider.startswith(("replay:", "command:")),
         cost=prices.cost,
-        gates=_gates(folder, settings, tree, stack),
+        gates=_gates(folder, begun, tree, stack),
         runner=runner,
         evidence=_controller_folder(folder, settings.devices[0]),
         seal_fault=seal_fault(None),
@@ -299,15 +299,29 @@ def _controller_folder(folder: Path, device: str) -> Path:
     return folder / "controller" / device.replace("/", "-")
 
 
-def _gates(folder: Path, settings: RoundSettings, tree: str, stack: ExitStack) -> Mapping[str, Any]:
+def _gates(folder: Path, begun: setup.Begun, tree: str, stack: ExitStack) -> Mapping[str, Any]:
     from specpilot_cli.agents.controller.client import Controller
     from specpilot_cli.agents.controller.settings import Settings
+    from specpilot_cli.agents.executor import executor_of
+    from specpilot_cli.agents.remote_gate import RemoteGate
+    from specpilot_cli.agents.seat import keep
 
-    gates = {}
+    settings = begun.settings
+    gates: dict[str, Any] = {}
+    stock = Path(settings.stock)
+    remote = stack.enter_context(executor_of("ray")) if settings.executor == "ray" else None
     for device in settings.devices:
-        environment = {} if device == "cpu" else {"CUDA_VISIBLE_DEVICES": device}
+        environment = {} if device == "cpu" or remote else {"CUDA_VISIBLE_DEVICES": device}
         asked = Settings(stock=settings.stock, base_tree=tree, deployment=settings.deployment, environment=environment)
-        gates[device] = stack.enter_context(Controller(_controller_folder(folder, device), asked))
+        place = _controller_folder(folder, device)
+        if remote is None:
+            gates[device] = stack.enter_context(Controller(place, asked))
+            continue
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        wanted = asked.model_dump(mode="json", exclude={"stock"})
+        gates[device] = RemoteGate(
+            remote, device, begun.round_id, stock, wanted, place, lambda t: keep(stock, t, f"{begun.round_id}/sent")
+        )
     return gates
 
 
