@@ -19,22 +19,22 @@ PIPELINES = sorted(path.parent.name for path in EXAMPLES.glob("[0-9]*/run.sh"))
 INFRA, ATTEMPTS = 5, 3
 
 
-def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(name: str, folder: Path, limit_s: float = 400) -> subprocess.CompletedProcess[str]:
     """The example in `folder`. INFRA says that the machine was busy, not that the example is wrong: it is run again."""
     for attempt in range(ATTEMPTS):
         shutil.rmtree(folder)
         folder.mkdir()
-        done = run_once(name, folder)
+        done = run_once(name, folder, limit_s)
         if done.returncode != INFRA or attempt == ATTEMPTS - 1:
             break
     return done
 
 
-def run_once(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_once(name: str, folder: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
     scripts = str(Path(sys.executable).parent)
     env = {**os.environ, "PATH": scripts + os.pathsep + os.environ["PATH"]}
     argv = ["bash", str(EXAMPLES / name / "run.sh"), str(folder)]
-    return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=400)
+    return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=limit_s)
 
 
 def test_there_are_examples_and_each_is_listed() -> None:
@@ -86,3 +86,29 @@ def test_replay(tmp_path: Path) -> None:
     assert body.cost is not None and all(curve.best_nodes >= 1 for curve in body.cost.curves)
     assert ceiling.artifact.body.best_tau == max(taus["oracle", 8], taus["oracle", 16])
     assert [source.sha256 for source in ceiling.artifact.inputs][1] == replay.source.sha256
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_an_agent_round(tmp_path: Path) -> None:
+    done = run("06-agent-round", tmp_path, limit_s=900)
+    assert done.returncode == 0, done.stderr
+    body = load(str(tmp_path / "round/round.json"), "round").artifact.body
+    assert {r.proposal.id: r.result for r in body.directions} == {
+        "tree": "promoted",
+        "four-bits": "lossy",
+        "selector": "no effect",
+    }
+    assert body.spent.wall_s < 600 and body.spent.usd == 0
+    assert [(kept.name, kept.status) for kept in body.entries] == [
+        ("miniengine/tree", "validated"),
+        ("miniengine/selector", "negative"),
+    ]
+    assert "ok\tminiengine/tree" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_round_as_a_pipeline(tmp_path: Path) -> None:
+    done = run("07-round-as-a-pipeline", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ok\tminiengine/my-tree" in done.stdout
