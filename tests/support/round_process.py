@@ -37,7 +37,12 @@ def ceiling() -> CeilingBody:
     from specpilot_cli.costmodel.ceiling import compute
 
     names = [("verify", "gemm", 0.9), ("verify", "elementwise", 0.4), ("commit", "gemm", 0.05), ("draft", "gemm", 0.2)]
-    names += [("draft", "elementwise", 0.2), ("draft", "attention", 0.1), ("draft", "memory", 0.04)]
+    names += [
+        ("draft", "elementwise", 0.2),
+        ("draft", "attention", 0.1),
+        ("draft", "memory", 0.04),
+        ("verify", "memory", 0.02),
+    ]
     classes = tuple(
         KernelClass(phase=phase, name=name, time_ms=ms, calls=1, flop=0, bytes=ms / 8 * 0.9e6)
         for phase, name, ms in names
