@@ -1,0 +1,169 @@
+"""Acceptance and speed of the testbed's checkpoints on stock SGLang 0.5.20 (its offline Engine), one GPU.
+
+    python examples/testbed/serve.py --target DIR --drafters DIR --prompts DIR --out FILE [--systems ar dflash2@8 ...]
+
+Each system is a process of its own with a time limit; FILE is rewritten after each. tau = 1 + correct drafts / verify
+steps, from the engine's counters. `same_as_ar` counts texts that are AR's token for token: at BF16 they may part at
+near-ties, which is for `specpilot force-tokens` to judge, not for this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+BASE: dict[str, Any] = {
+    "attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "warning",
+    "skip_tokenizer_init": True, "disable_radix_cache": True, "disable_prefill_cuda_graph": True, "page_size": 1,
+    "min_free_slots_delay": 1, "context_length": 2048, "max_running_requests": 24, "cuda_graph_max_bs_decode": 24,
+    "mem_fraction_static": 0.8, "random_seed": 0,
+}  # fmt: skip
+SYSTEMS = ("ar", "dflash2@8", "dflash2@16", "dspark@7", "eagle3@5")
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--drafters", type=Path, help="folder with one folder for each drafter")
+    parser.add_argument("--prompts", type=Path, required=True, help="folder of *.jsonl, or a JSON file of token ids")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--systems", nargs="*", default=SYSTEMS)
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--limit-s", type=float, default=150.0, help="for one system, its start included")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
+    """Engine arguments of a system."""
+    name, _, width = system.partition("@")
+    made = {**BASE, "model_path": str(options.target), **dict(_setting(s) for s in options.set)}
+    if name == "ar":
+        return made
+    draft = {
+        "speculative_draft_model_path": str(options.drafters / name),
+        "speculative_draft_attention_backend": "triton",
+    }
+    if name == "dflash2":
+        return made | draft | {"speculative_algorithm": "DFLASH", "speculative_dflash_block_size": int(width)}
+    if name == "dspark":
+        return made | draft | {"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": int(width)}
+    tree = {"speculative_num_steps": int(width), "speculative_eagle_topk": 4, "speculative_num_draft_tokens": 16}
+    return made | draft | {"speculative_algorithm": "EAGLE3"} | tree
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, _, value = text.partition("=")
+    return key, json.loads(value)
+
+
+def prompts_of(options: argparse.Namespace) -> dict[str, list[list[int]]]:
+    """Token ids by set."""
+    if options.prompts.is_file():
+        found: dict[str, list[list[int]]] = json.loads(options.prompts.read_text())
+        return found
+    from specpilot_cli.testbed.chat import chat_encoder
+
+    encode, sets = chat_encoder(options.target), {}
+    for path in sorted(options.prompts.glob("*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        sets[path.stem] = [encode(row["prompt"]) for row in rows]
+    return sets
+
+
+def counted(answers: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Rates and counters of one call."""
+    meta = [a["meta_info"] for a in answers]
+    tokens = sum(m["completion_tokens"] for m in meta)
+    verify = sum(m.get("spec_verify_ct") or 0 for m in meta)
+    correct = sum(m.get("spec_num_correct_drafts") or 0 for m in meta)
+    tau = round(1 + correct / verify, 4) if verify else None
+    rates = {"tokens": tokens, "seconds": round(seconds, 3), "tok_s": round(tokens / seconds, 1)}
+    return {**rates, "verify_steps": verify, "correct_drafts": correct, "tau": tau}
+
+
+def run_one(options: argparse.Namespace) -> None:
+    """One system in this process: every set at 24 requests, then one set's prompts at 1, 8 and 24."""
+    import sglang
+
+    started = time.perf_counter()
+    engine = sglang.Engine(**settings(options, options.one))
+    found: dict[str, Any] = {"start_s": round(time.perf_counter() - started, 1), "sets": {}, "speed": {}, "texts": {}}
+    stop = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
+    sampling = {"temperature": 0, "max_new_tokens": options.new_tokens}
+    sampling["stop_token_ids"] = stop if isinstance(stop, list) else [stop]
+    sets = prompts_of(options)
+
+    def generate(prompts: list[list[int]]) -> tuple[list[dict[str, Any]], float]:
+        begun = time.perf_counter()
+        answers: list[dict[str, Any]] = engine.generate(input_ids=prompts, sampling_params=sampling)
+        return answers, time.perf_counter() - begun
+
+    generate(next(iter(sets.values()))[:2])
+    for name, prompts in sets.items():
+        answers, seconds = generate(prompts)
+        found["sets"][name] = counted(answers, seconds)
+        found["texts"][name] = [a["output_ids"] for a in answers]
+    some = [p for prompts in sets.values() for p in prompts[:6]][:24]
+    for width in (1, 8, 24):
+        parts = [some[at : at + width] for at in range(0, len(some) if width > 1 else 8, width)]
+        done = [generate(part) for part in parts]
+        answers = [a for part, _ in done for a in part]
+        found["speed"][str(width)] = counted(answers, sum(seconds for _, seconds in done))
+    print("FOUND " + json.dumps(found), flush=True)
+    engine.shutdown()
+
+
+def main() -> int:
+    """All systems, each in a process of its own."""
+    options = arguments()
+    if options.one:
+        run_one(options)
+        return 0
+    report: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"systems": {}}
+    texts: dict[str, Any] = {}
+    for system in options.systems:
+        argv = [sys.executable, *sys.argv, "--one", system]
+        begun = time.perf_counter()
+        log = options.out.with_name(f"{options.out.stem}-{system.replace('@', '-')}.log")
+        with open(log, "w") as errors:
+            try:
+                done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=options.limit_s)
+                lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+            except subprocess.TimeoutExpired:
+                lines = []
+        if not lines:
+            report["systems"][system] = {"failed_after_s": round(time.perf_counter() - begun, 1), "log": log.name}
+        else:
+            found = json.loads(lines[0].removeprefix("FOUND "))
+            texts[system] = found.pop("texts")
+            if "ar" in texts:
+                found["same_as_ar"] = same(texts["ar"], texts[system])
+            report["systems"][system] = found
+        report["settings"] = {s: settings(options, s) for s in options.systems}
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+        shown = report["systems"][system]
+        taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()}
+        speeds = {width: line["tok_s"] for width, line in shown.get("speed", {}).items()}
+        print(system, taus or shown, speeds, f"{time.perf_counter() - begun:.0f} s", flush=True)
+    options.out.with_name(f"{options.out.stem}-texts.json").write_text(json.dumps(texts))
+    return 0
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:
+    """Texts that are equal token for token, by set."""
+    return {k: f"{sum(a == b for a, b in zip(one[k], other[k], strict=True))} of {len(one[k])}" for k in one}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
