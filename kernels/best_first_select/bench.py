@@ -32,7 +32,7 @@ SIZES = [
     (1, 16, 16, 192),
     (64, 16, 16, 63),
 ]
-SWEPT = [(1, 512), (2, 512), (2, 1024), (4, 512), (8, 1024), (8, 2048)]
+SWEPT = [(1, 512), (2, 512), (4, 256), (4, 1024), (8, 512), (8, 1024), (8, 2048)]
 """Warps and chunk of the triton-threshold program beside its default, at the first size (`--sweep`)."""
 ROTATED = 8
 """Lattices a graph: each replay reads others than the one before, from the L2."""

@@ -94,7 +94,7 @@ def resources(compiled: Any) -> dict[str, int]:
 
 def main() -> None:
     """Print what each kernel takes."""
-    for warps, chunk in ((1, 512), (2, 512), (4, 512), (4, 1024), (8, 1024), (8, 2048)):
+    for warps, chunk in ((1, 512), (2, 512), (4, 256), (4, 512), (4, 1024), (8, 512), (8, 1024), (8, 2048)):
         print(
             f"lists, {warps} warps, chunk {chunk}:",
             resources(compile_lists(shape=triton_threshold.Shape(warps, chunk))),

@@ -31,7 +31,7 @@ WARM_LIMIT = tl.constexpr(1 << 14)
 class Shape:
     """How a program is laid out; the result does not depend on it."""
 
-    warps: int = 4
+    warps: int = 8
     chunk: int = 1024
     """Children looked at together; a power of 2, at least the candidates' next power of 2."""
     listed: int = 2048
@@ -91,6 +91,26 @@ def lowered(counts, limit, first, shift, N: tl.constexpr):  # type: ignore[no-un
 
 
 @triton.jit
+def counted_again(costs, end, limit, first, zero, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many of the listed nodes at or below the limit lie in each fine bin."""
+    item = chunk_of(CHUNK)
+    counts = tl.zeros([BINS], tl.int32)
+    start = zero + 1
+    while start < end:
+        at = start + item
+        bits = tl.load(costs + at, mask=at < end, other=ABOVE_ALL)
+        counts += counted(bits, bits <= limit, first, FINE_SHIFT)
+        start += CHUNK
+    return counts
+
+
+@triton.jit
+def fine_first(limit):  # type: ignore[no-untyped-def]
+    """Where the first of the fine bins begins whose last ends with the limit."""
+    return limit + 1 - (BINS << FINE_SHIFT)
+
+
+@triton.jit
 def appended(costs, places, bits, place, keep, filled, LISTED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write what is kept behind the list's end; the new end. What does not fit is only counted."""
     taken = keep.to(tl.int32)
@@ -106,8 +126,10 @@ def list_nodes(unary, pair, costs, places, zero, D: tl.constexpr, K: tl.constexp
                HAS_PAIR: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """List every node that may be in the tree, the anchor at 0. End of the list (above LISTED: too many), limit.
 
-    Bins first span 8 octaves in eighths. When the limit has fallen by an octave (at first: when N nodes are known), the
-    listed nodes are counted again in bins that span the two octaves below it in 32nds.
+    A depth with few nodes is listed under the limit as it is: counting would take as long as all the rest, and a limit
+    that is too high only lists too many. Bins first span 8 octaves in eighths; when the limit has fallen by an octave
+    (at first: when N nodes are known), the listed nodes are counted again in bins that span the two octaves below it
+    in 32nds.
     """
     item = chunk_of(CHUNK)
     tl.store(costs, zero)
@@ -120,14 +142,15 @@ def list_nodes(unary, pair, costs, places, zero, D: tl.constexpr, K: tl.constexp
     while (begin < end) & (depth < D) & (end <= LISTED):
         held_bits, held_place, held = children(unary, pair, costs, places, begin, end, limit, depth, item, D, K, WIDTH,
                                                HAS_UNARY, HAS_PAIR)  # fmt: skip
-        counts += counted(held_bits, held, first, shift)
-        start = begin + CHUNK // WIDTH
-        while start < end:
-            bits, place, keep = children(unary, pair, costs, places, start, end, limit, depth, item, D, K, WIDTH,
-                                         HAS_UNARY, HAS_PAIR)  # fmt: skip
-            counts += counted(bits, keep, first, shift)
-            start += CHUNK // WIDTH
-        limit = lowered(counts, limit, first, shift, N)
+        if (limit == INFINITY) | (end - begin > min(N // 8, CHUNK // WIDTH)):
+            counts += counted(held_bits, held, first, shift)
+            start = begin + CHUNK // WIDTH
+            while start < end:
+                bits, place, keep = children(unary, pair, costs, places, start, end, limit, depth, item, D, K, WIDTH,
+                                             HAS_UNARY, HAS_PAIR)  # fmt: skip
+                counts += counted(bits, keep, first, shift)
+                start += CHUNK // WIDTH
+            limit = lowered(counts, limit, first, shift, N)
         filled = appended(costs, places, held_bits, held_place, held & (held_bits <= limit), end, LISTED)
         start = begin + CHUNK // WIDTH
         while start < end:  # computed again: what it reads is in the L1 now
@@ -142,15 +165,8 @@ def list_nodes(unary, pair, costs, places, zero, D: tl.constexpr, K: tl.constexp
         if limit < ceiling - OCTAVE:
             ceiling = limit
             shift = zero + FINE_SHIFT
-            first = limit + 1 - (BINS << FINE_SHIFT)
-            counts = tl.zeros([BINS], tl.int32)
-            start = zero + 1
-            while start < tl.minimum(end, LISTED):
-                at = start + item
-                inside = at < tl.minimum(end, LISTED)
-                bits = tl.load(costs + at, mask=inside, other=ABOVE_ALL)
-                counts += counted(bits, bits <= limit, first, shift)
-                start += CHUNK
+            first = fine_first(limit)
+            counts = counted_again(costs, tl.minimum(end, LISTED), limit, first, zero, CHUNK)
     return end, limit
 
 
@@ -254,14 +270,19 @@ def lists(unary, pair, picked, scores, work, D: tl.constexpr, K: tl.constexpr, N
     alive_costs = work + 3 * LISTED
     alive_places, alive_at = alive_costs + SORTED, alive_costs + 2 * SORTED
     if HAS_PAIR and D * K * K <= WARM_LIMIT:  # into the L1 cache: every depth would wait for the L2 otherwise
+        worst = tl.zeros([CHUNK], tl.float32)
         for start in tl.static_range(0, D * K * K, CHUNK):
             read = start + chunk_of(CHUNK)
-            value = tl.load(pair + read, mask=read < D * K * K, other=0.0)
-            tl.store(pair + read, value, mask=value > 1e30)  # next to never, and what is there: it keeps the load
+            worst = tl.maximum(worst, tl.load(pair + read, mask=read < D * K * K, other=0.0))
+        tl.store(scores + chunk_of(CHUNK) * 0, worst, mask=worst > 1e30)  # next to never: it keeps the loads
     zero = tl.program_id(0) * 0  # a scalar of the device, where a Python 0 would not do in the interpreter
     end, limit = list_nodes(unary, pair, costs, places, zero, D, K, N, WIDTH, CHUNK, LISTED, HAS_UNARY, HAS_PAIR)
-    count = below_limit(costs, places, alive_costs, alive_places, alive_at, tl.minimum(end, LISTED), limit, zero, CHUNK,
-                        SORTED)  # fmt: skip
+    inside = tl.minimum(end, LISTED)
+    count = below_limit(costs, places, alive_costs, alive_places, alive_at, inside, limit, zero, CHUNK, SORTED)
+    if count > SORTED // 2:
+        counts = counted_again(costs, inside, limit, fine_first(limit), zero, CHUNK)
+        limit = lowered(counts, limit, fine_first(limit), FINE_SHIFT, N)
+        count = below_limit(costs, places, alive_costs, alive_places, alive_at, inside, limit, zero, CHUNK, SORTED)
     if (end <= LISTED) & (count <= SORTED):
         if count <= SORTED // 2:
             sort_nodes(places, slots, alive_costs, alive_places, alive_at, picked, scores, count, zero, N, SORTED // 2,
