@@ -138,7 +138,7 @@ def _limits(piece: DirectionRecord, words: dict[str, Any]) -> str:
     lines = [str(limits)] if isinstance(limits, str) else [f"- {line}" for line in limits or ()]
     parts = [f"# Limits of {piece.proposal.id}", "", "## Limits", *(lines or ["None established beyond the evidence."])]
     parts += ["", "## Unverified", *(f"- {line}" for line in words.get("unverified", ()))]
-    parts += ["", "## Dead ends", *(f"- {end['tried']}: {end['why']}" for end in _dead_ends(words))]
+    parts += ["", "## Dead ends", *(f"- {end['tried'].rstrip('.')}: {end['why']}" for end in _dead_ends(words))]
     return "\n".join(parts) + "\n"
 
 
