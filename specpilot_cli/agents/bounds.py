@@ -248,7 +248,7 @@ def size(root: Path, disk_bytes: int, files: int) -> Size:
             if count > files:
                 return Size(total, count, f"There are more than {files} files.")
             if total > disk_bytes:
-                return Size(total, count, f"The files are larger than {disk_bytes >> 20} MiB together.")
+                return Size(total, count, f"The files are larger than {disk_bytes / 2**20:.3g} MiB together.")
     except TooDeep:
         return Size(total, count, f"Folders are nested deeper than {MAX_DEPTH}, or a path is too long.")
     return Size(total, count)

@@ -160,8 +160,9 @@ def _grep(arguments: SearchArguments) -> list[str]:
     where = "/".join((".", *parts_of(arguments.path, root=True)))
     how = "-F" if arguments.literal else "-E"
     pattern = arguments.pattern.encode("utf-8", "replace").decode()
-    skipped = (f"--include={arguments.glob}", "--exclude-dir=.git", "--exclude-dir=__pycache__", "--exclude=.git")
-    flags = ("-r", "-n", "-I", "-Z", "-D", "skip", "-m", str(MAX_MATCHES_A_FILE))
+    chosen = [] if arguments.glob == "*" else [f"--include={arguments.glob}"]
+    skipped = (*chosen, "--exclude-dir=.git", "--exclude-dir=__pycache__", "--exclude=.git")
+    flags = ("-r", "-n", "-H", "-I", "-Z", "-D", "skip", "-m", str(MAX_MATCHES_A_FILE))
     return ["grep", how, *flags, *skipped, "-e", pattern, "--", where]
 
 
