@@ -63,7 +63,7 @@ serve)
 dense8b)
   engine
   python3 "$here/standin.py" build standin-dense8b --core "$state/smollm2" --drafters "$state/drafters" \
-    --out "$state/dense8b" 2>&1 | tee "$out/build.log"
+    --out "$state/dense8b" 2>&1 | tee "$state/dense8b-build.log"
   cp "$state"/smollm2/tokenizer*.json "$state/dense8b/target/"
   python3 "$here/standin.py" check --core "$state/smollm2" --full "$state/dense8b/target" --prompts "$state/prompts" \
     2>&1 | tee "$out/check.json"
@@ -84,7 +84,7 @@ hyb27b)
   engine
   parts core core/core
   python3 "$here/standin.py" build standin-hyb27b --core "$state/core/core" --drafters "$state/core" \
-    --out /dev/shm/hyb27b 2>&1 | tee "$out/build.log"
+    --out /dev/shm/hyb27b 2>&1 | tee "$state/hyb27b-build.log"
   python3 -c "
 import json, sys
 rows = json.load(open(sys.argv[1]))

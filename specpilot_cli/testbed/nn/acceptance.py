@@ -63,19 +63,20 @@ def runs_of(proposals: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
 
 @torch.no_grad()
 def block_runs(drafter: BlockDrafter, target: Target, texts: Texts, rows: int) -> Tensor:
-    """Correct drafts of a block of `rows` rows at every position of every text, [N, T]."""
+    """Correct drafts of a block of `rows` rows at every position of every answer, [N, T]; zero before the first."""
     count, slots = texts.ids.shape
     _, features = target(texts.ids, drafter.config.target_layer_ids)
     context = drafter.context(features)
     owner = torch.arange(count, device=texts.ids.device).unsqueeze(1)
-    parts = []
-    for begin in range(0, slots, ANCHORS_AT_ONCE):
-        starts = torch.arange(begin, min(begin + ANCHORS_AT_ONCE, slots), device=texts.ids.device).expand(count, -1)
+    low, high = int(texts.first.min()), int(texts.lengths.max())
+    parts = [torch.zeros(count, low, dtype=torch.long, device=texts.ids.device)]
+    for begin in range(low, high, ANCHORS_AT_ONCE):
+        starts = torch.arange(begin, min(begin + ANCHORS_AT_ONCE, high), device=texts.ids.device).expand(count, -1)
         anchors = texts.ids[owner, starts]
         out = drafter(target.embedding, anchors, starts, rows, context)[:, :, drafter.config.first_row :]
         chosen = drafter.propose(out.flatten(0, 1), anchors.flatten(), target.head)
         parts.append(runs_of(chosen.view(*anchors.shape, -1), texts.ids, starts))
-    return torch.cat(parts, 1)
+    return F.pad(torch.cat(parts, 1), (0, slots - high))
 
 
 @torch.no_grad()
