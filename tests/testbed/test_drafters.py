@@ -125,6 +125,29 @@ def test_blocks_side_by_side_are_the_plain_block(algorithm: Algorithm, rows: int
             assert proposed[3 * text + at].tolist() == walked
 
 
+@pytest.mark.parametrize("kind", [*ALGORITHMS, "EAGLE3"])
+def test_the_whole_of_training_and_evaluation_runs_in_bfloat16(kind: str) -> None:
+    """As on a GPU: target in BF16, drafter in float32 under autocast."""
+    target = tiny.dense().bfloat16()
+    target.cos, target.sin = target.cos.float(), target.sin.float()
+    texts = tiny.texts(target)
+    drafter = tiny.eagle() if kind == "EAGLE3" else tiny.block("DFLASH2" if kind == "DFLASH2" else "DSPARK")
+    drafter.requires_grad_(True)
+    _, features = target(texts.ids, drafter.config.target_layer_ids)
+    tables = target.embedding, target.head
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        if isinstance(drafter, EagleHead):
+            loss = eagle_loss(drafter, texts.ids, texts.first, texts.lengths, features, *tables, depth=3, decay=0.9)
+        else:
+            starts = draw_anchors(texts.first, texts.lengths - 2, 4, torch.Generator().manual_seed(0))
+            some = (texts.ids, texts.lengths, features, starts, 5)
+            loss = block_loss(drafter, *some, *tables, decay=5.0, unary_weight=0.3)
+        found = tau_of(drafter, target, texts, 4)
+    loss.backward()
+    assert loss.isfinite() and found.steps > 0
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in drafter.parameters())
+
+
 def plain_eagle(head: EagleHead, embedding: Tensor, ids: Tensor, features: Tensor, depth: int) -> list[int]:
     """A chain drafted as an engine does, token by token, behind ids [n + 1] with features [n, K * hidden]."""
     layer, c = head.layers[0], head.config

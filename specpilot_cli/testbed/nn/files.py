@@ -78,7 +78,9 @@ def load(folder: Path, device: str | torch.device = "cpu", dtype: torch.dtype = 
         module.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
         raise InputUnusable(f"{folder}: its tensors are not those of its config.json.", str(error)) from None
-    return module.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    for parameter in module.parameters():  # the rotary tables are buffers and stay in float32
+        parameter.data = parameter.data.to(dtype)
+    return module.to(device).eval().requires_grad_(False)
 
 
 def save(module: nn.Module, config: dict[str, Any], folder: Path, about: dict[str, Any]) -> dict[str, Any]:
