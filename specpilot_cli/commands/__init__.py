@@ -13,6 +13,7 @@ import typer
 
 MODULES = (
     "stock",
+    "lint",
     "profile",
     "lattice",
     "replay",
