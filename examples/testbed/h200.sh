@@ -45,9 +45,9 @@ train)
   cp -r .tb/b/. "$state/"
   cat "$state"/gguf.xz.* | xz -dc -T0 >"$state/smollm2.gguf" || exit 1
   PYTHONPATH=$PYTHONPATH:$state/site python3 "$here/convert.py" "$state/smollm2.gguf" --out "$state/smollm2" || exit 1
-  # conversion 30 s + text 150 s + training 240 s + files and evaluation 40 s
-  timeout 500 python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
-    --prompts "$state/prompts" --minutes "${MINUTES:-4}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
+  # text for at most 150 s, then training until 75 s before the end, for files and evaluation
+  timeout 510 python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
+    --prompts "$state/prompts" --text-minutes 2.5 --total-minutes "${TOTAL:-8}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
   cp "$state/drafters/evaluation.json" "$out/" 2>/dev/null
   parts dflash2 drafters/dflash2 drafters/eagle3
   ;;
@@ -89,8 +89,8 @@ hyb27b)
 import json, sys
 rows = json.load(open(sys.argv[1]))
 json.dump({'held': [r[:64] for r in rows]}, open(sys.argv[2], 'w'))" "$state/core-work/held.json" "$state/held-ids.json"
-  timeout 400 python3 "$here/serve.py" --target /dev/shm/hyb27b/target --drafters /dev/shm/hyb27b \
-    --prompts "$state/held-ids.json" --out "$state/hyb27b.json" --limit-s 130 --new-tokens 192 \
+  timeout 450 python3 "$here/serve.py" --target /dev/shm/hyb27b/target --drafters /dev/shm/hyb27b \
+    --prompts "$state/held-ids.json" --out "$state/hyb27b.json" --limit-s 170 --new-tokens 192 \
     --set 'linear_attn_backend="triton"' 'mem_fraction_static=0.85' \
     --systems ${SYSTEMS:-ar dflash2@8 dspark@7} 2>&1 | tee "$out/hyb27b.log"
   cp "$state/hyb27b.json" "$out/"

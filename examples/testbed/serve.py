@@ -10,12 +10,15 @@ near-ties, which is for `specpilot force-tokens` to judge, not for this script.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
@@ -124,6 +127,19 @@ def run_one(options: argparse.Namespace) -> None:
     engine.shutdown()
 
 
+def limited(argv: list[str], errors: IO[str], seconds: float) -> str:
+    """Stdout of a process; after `seconds` it is killed with everything it started, and there is none."""
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        return ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def main() -> int:
     """All systems, each in a process of its own."""
     options = arguments()
@@ -137,11 +153,8 @@ def main() -> int:
         begun = time.perf_counter()
         log = options.out.with_name(f"{options.out.stem}-{system.replace('@', '-')}.log")
         with open(log, "w") as errors:
-            try:
-                done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=options.limit_s)
-                lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-            except subprocess.TimeoutExpired:
-                lines = []
+            said = limited(argv, errors, options.limit_s)
+        lines = [line for line in said.splitlines() if line.startswith("FOUND ")]
         if not lines:
             report["systems"][system] = {"failed_after_s": round(time.perf_counter() - begun, 1), "log": log.name}
         else:

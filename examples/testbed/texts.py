@@ -73,14 +73,19 @@ def messages_of(generator: Generator, chat: Chat, recipe: Recipe, batch: int, kn
     return [m for m in messages if m and not known.holds(m)]
 
 
-def write_texts(recipe: Recipe, generator: Generator, chat: Chat, known: Known, work: Path) -> list[Path]:
-    """All batches under `work`; those that are there already are kept."""
-    count = -(-recipe.texts // recipe.batch)
+def write_texts(
+    recipe: Recipe, generator: Generator, chat: Chat, known: Known, work: Path, minutes: float | None = None
+) -> list[Path]:
+    """All batches under `work`, or those that `minutes` were enough for; what is there already is kept."""
+    count, begun = -(-recipe.texts // recipe.batch), time.perf_counter()
     paths = [work / f"texts-{i:04d}.json" for i in range(count)]
     for index, path in enumerate(paths):
         if path.exists():
             continue
         started = time.perf_counter()
+        if minutes is not None and index and started - begun > 60 * minutes:
+            print(f"texts: {minutes} minutes are over after {index} of {count} batches", flush=True)
+            return paths[:index]
         messages = messages_of(generator, chat, recipe, index, known)
         pairs = pairs_of(generator, chat, messages, recipe.new_tokens, PROMPT_ROOM)
         kept = [pair for pair in pairs if len(pair[1]) >= recipe.shortest_answer]

@@ -35,6 +35,8 @@ from specpilot_cli.testbed.nn.files import load, save  # noqa: E402
 from specpilot_cli.testbed.nn.generate import Generator  # noqa: E402
 
 PROMPT_ROOM, BENCHMARK_ROOM = 192, 640
+RESERVE_S = 75.0
+"""For files and evaluation, out of --total-minutes."""
 
 
 def arguments() -> argparse.Namespace:
@@ -45,6 +47,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the drafters")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="train so long instead of the recipe's steps")
+    parser.add_argument("--text-minutes", type=float, help="write text for at most so long")
+    parser.add_argument("--total-minutes", type=float, help="end the training so that all is done by then")
     parser.add_argument("--prompts", type=Path, help="folder of held-out prompts (*.jsonl), for the evaluation")
     parser.add_argument("--mask-token", default="<empty_output>", help="a token that the target never writes")
     parser.add_argument("--only", choices=ALGORITHMS, nargs="*", default=ALGORITHMS)
@@ -80,7 +84,15 @@ class Laps:
 
     def __init__(self) -> None:
         self.stages: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self._last = self._begun = time.perf_counter()
+
+    def left(self, options: argparse.Namespace) -> float | None:
+        """Minutes to train: --minutes, or what is left of --total-minutes."""
+        if options.total_minutes is None:
+            minutes: float | None = options.minutes
+            return minutes
+        spare = options.total_minutes - (time.perf_counter() - self._begun + RESERVE_S) / 60
+        return max(0.1, min(spare, options.minutes or spare))
 
     def lap(self, name: str) -> None:
         """A stage is done."""
@@ -97,9 +109,12 @@ def known_prompts(folder: Path | None) -> list[str]:
 
 
 def evaluate(
-    options: argparse.Namespace, recipe: Recipe, target: DenseModel, held: Texts, chat: Chat
-) -> dict[str, Any]:
-    """tau of the drafters as they were written, on the held-out texts and on the prompts of every benchmark."""
+    options: argparse.Namespace, recipe: Recipe, target: DenseModel, held: Texts, chat: Chat, about: dict[str, Any]
+) -> None:
+    """tau of the drafters as they were written, on the held-out texts and on the prompts of every benchmark.
+
+    `evaluation.json` is rewritten after each drafter.
+    """
     sets = {"held-out": held}
     if options.prompts:
         generator = Generator(target, 64, BENCHMARK_ROOM + recipe.new_tokens)
@@ -118,7 +133,7 @@ def evaluate(
                 line = {"tau": round(got.tau, 3), "steps": got.steps, "accepted": got.accepted, "texts": len(texts)}
                 found.setdefault(f"{name}@{rows}", {})[label] = line
         print(name, json.dumps({k: v for k, v in found.items() if k.startswith(name)}), flush=True)
-    return found
+        (options.out / "evaluation.json").write_text(json.dumps({"tau": found, **about}, indent=1) + "\n")
 
 
 def main() -> int:
@@ -141,13 +156,15 @@ def main() -> int:
         raise SystemExit(f"the tokenizer has no {options.mask_token}")
     laps.lap("load")
     generator = Generator(target, recipe.batch, PROMPT_ROOM + max(recipe.new_tokens, recipe.message_tokens))
-    paths = write_texts(recipe, generator, chat, Known(known_prompts(options.prompts)), options.work)
+    paths = write_texts(
+        recipe, generator, chat, Known(known_prompts(options.prompts)), options.work, options.text_minutes
+    )
     del generator
     texts, held = load_texts(paths, recipe.held_out)
     print(f"{len(texts)} texts, {int((texts.lengths - texts.first).sum()):,} answer tokens; {len(held)} held out")
     laps.lap("text")
     training = Training(
-        recipe, target, drafters_of(recipe, target, mask, list(options.only)), options.work, options.minutes
+        recipe, target, drafters_of(recipe, target, mask, list(options.only)), options.work, laps.left(options)
     )
     training.run(texts, lambda: print("tau", json.dumps(training.taus(held)), flush=True))
     laps.lap("drafters")
@@ -159,10 +176,8 @@ def main() -> int:
     for name, module in training.drafters.items():
         save(module, module.config.to_json(), options.out / name, {"drafter": name, **about})
     laps.lap("files")
-    found = evaluate(options, recipe, target, held, chat)
+    evaluate(options, recipe, target, held, chat, about)
     laps.lap("evaluation")
-    report = {"tau": found, "stages_s": laps.stages, **about}
-    (options.out / "evaluation.json").write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
