@@ -302,7 +302,10 @@ class Watch:
 
     def _disk(self) -> Finding | None:
         """Walks now and then, and at once where the file system grew by as much as the folder had left."""
-        now = os.statvfs(self._root)
+        try:
+            now = os.statvfs(self._root)
+        except OSError:
+            return "disk", "Its folder is gone."
         used, began = (now.f_blocks - now.f_bfree) * now.f_frsize, time.monotonic()
         if began < self._next_walk and used - self._used < self._room:
             return None

@@ -85,6 +85,8 @@ def run_bounded(
     limits = limits or Limits()
     if not unsafe and (reason := sandboxes.available()) is not None:
         raise EnvironmentUnusable("There is no sandbox for commands here.", reason, REMEDY)
+    if not sandbox.worktree.is_dir():
+        raise EnvironmentUnusable(f"{sandbox.worktree}: there is no such folder.")
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     began = time.monotonic()
     running = start(sandbox, words, limits, stdin, unsafe=unsafe)

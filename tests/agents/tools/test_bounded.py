@@ -115,7 +115,7 @@ def test_without_a_sandbox_it_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_worktree_that_is_gone(tmp_path: Path) -> None:
     need_sandbox()
-    with pytest.raises(EnvironmentUnusable, match="did not start"):
+    with pytest.raises(EnvironmentUnusable, match="no such folder"):
         run_bounded(Sandbox(tmp_path / "gone"), "true")
 
 
