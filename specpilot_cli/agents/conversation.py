@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specpilot_cli.agents.budget import Meter
+from specpilot_cli.agents.budget import Meter, total
 from specpilot_cli.agents.durable import Durable
 from specpilot_cli.agents.provider import Answer, Call, Provider
 from specpilot_cli.agents.providers import sink as sinks
@@ -142,7 +142,9 @@ class Conversation:
         def allow() -> None:
             desk.stop()
             desk.meter.allow_call(call, desk.model)
-            desk.tell(self.agent, f"turn {turn}: asking {desk.provider.name}")
+            spent = desk.meter.spent()
+            so_far = f"{spent.usd:.2f} USD" if spent.usd is not None else f"{total(spent.usage)} tokens"
+            desk.tell(self.agent, f"turn {turn} ({so_far} so far)")
 
         answer = Answer.model_validate(desk.durable.once(key, call.model_dump(mode="json"), effect, allow))
         noted = _tree_file(desk.streams / f"{key}.jsonl")

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from specpilot_cli.agents import setup
+from specpilot_cli.agents.budget import BudgetSpent
 from specpilot_cli.agents.provider import Provider, Usage
 from specpilot_cli.agents.round import Order, StopAsked
 from specpilot_cli.artifacts.base import envelope_fields
@@ -20,8 +21,14 @@ from specpilot_cli.artifacts.io import Loaded, Writer, load
 from specpilot_cli.artifacts.round import BudgetLimits, RoundArtifact, RoundBody, RoundSettings
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.core import console
-from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable, UsageFault
+from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable, SpecPilotError, UsageFault
 from specpilot_cli.core.exit_codes import ExitCode
+
+
+class Undecided(SpecPilotError):
+    """A budget ran out before there was anything to say."""
+
+    exit_code = ExitCode.INDETERMINATE
 
 
 @dataclass(frozen=True)
@@ -336,7 +343,10 @@ def plan_alone(asked: Asked, prices: Prices) -> Iterator[str]:
         order, _ = _order(asked, prices, loaded, stack, interrupts, None)
         with Journal(order.folder / "journal.jsonl") as journal:
             made = Round(order, journal)
-            taken = made.plan()
+            try:
+                taken = made.plan()
+            except BudgetSpent as spent:
+                raise Undecided(f"No plan: {spent.what}.") from None
             for proposal, gain in taken:
                 yield "\t".join(("take", proposal.id, proposal.source, f"{gain:+.3f}", proposal.title))
             for out in made.progress.dropped:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,13 +13,14 @@ from pathlib import Path
 import pytest
 from support import samples
 from support.cli import Cli
-from support.messages_server import MessagesServer
+from support.messages_server import KEY, MessagesServer
 from support.round_process import ceiling, order, provider
 from support.scripted_agents import script
 
-from specpilot_cli.agents.round import run
+from specpilot_cli.agents.round import StopAsked, run
 from specpilot_cli.artifacts.ceiling import CeilingArtifact
 from specpilot_cli.artifacts.io import dump
+from specpilot_cli.commands._agent import Interrupts
 from specpilot_cli.engine.stock import init_stock
 
 RECORDING = Path(__file__).parents[2] / "examples/06-agent-round/recording.jsonl"
@@ -96,3 +101,33 @@ def test_status_log_and_a_recording_of_a_round(cli: Cli, played: Path) -> None:
     assert cli("agent", "record", "round", "--to", "again.jsonl").expect(0).out == "again.jsonl\n"
     header, *answers = (played.parent / "again.jsonl").read_text().splitlines()
     assert "specpilot.recording/1" in header and len(answers) == 19
+
+
+def test_with_a_key_and_a_budget(cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    args = ("agent", "plan", "ceiling.json", "--stock", "stock", "--memory-dir", "nothing-known")
+    with MessagesServer(script) as server:
+        result = cli(*args, "--base-url", server.url, "--max-usd", "2").expect(0)
+        assert len(server.requests) == 2
+        poor = cli(*args, "--base-url", server.url, "--max-usd", "0.0001").expect(125)
+        assert len(server.requests) == 2  # the first answer might have cost more, so it was not asked for
+    assert "USD" in poor.err and poor.out == ""
+    assert KEY not in result.out + result.err + poor.err
+
+
+def test_the_first_interrupt_lets_the_step_end() -> None:
+    with Interrupts() as interrupts:
+        interrupts.check()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(StopAsked):
+            interrupts.check()
+
+
+def test_the_second_interrupt_ends_the_process() -> None:
+    text = (
+        "import os, signal, time; from specpilot_cli.commands._agent import Interrupts\n"
+        "with Interrupts():\n"
+        "    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 130 and "Stopping after this step" in done.stderr
