@@ -73,15 +73,17 @@ def _row(point: BreakEvenPoint) -> tuple[str, ...]:
 
 def tell_figures(body: FiguresBody) -> None:
     """What the figures say, and where they come from."""
+    from rich.markup import escape
+
     from specpilot_cli.costmodel.staircase import say_region
 
     if body.runs:
         table(
-            body.report.title,
+            escape(body.report.title),
             ("run", "devices", "× AR", "τ", "step ms", "AR ms", "c = τ to break even", "step to break even"),
             [
                 (
-                    run.label,
+                    escape(run.label),
                     str(run.devices),
                     *(_number(v) for v in (run.speedup, run.tau, run.step_ms, run.ar_ms, run.relative_cost)),
                     _number(run.break_even_step_ms),

@@ -142,7 +142,7 @@ def graphs(pair: Pair) -> Iterator[Finding]:
         yield Finding(
             "graphs",
             f"CUDA graphs end at batch {largest}, {running} requests may run.",
-            "Larger batches decode eagerly, several times slower a step.",
+            "Larger batches decode eagerly: every kernel is launched by the host.",
             f"Give --cuda-graph-max-bs-decode {running}, or --max-running-requests {largest}.",
             "model_executor/runner/decode_cuda_graph_runner.py:635",
         )

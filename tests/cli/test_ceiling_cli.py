@@ -67,6 +67,14 @@ def test_figures(cli: Cli, tmp_path: Path) -> None:
     cli("show", "f.json").expect(0)
 
 
+def test_a_report_of_ones_own_may_have_any_title(cli: Cli, tmp_path: Path) -> None:
+    text = 'id = "r"\ntitle = "[/b] mine"\nsource = ["me"]\n[[runs]]\nlabel = "[red]x"\nar_tokens_per_s = 10\n'
+    (tmp_path / "r.toml").write_text(text + "spec_tokens_per_s = 20\n")
+    done = cli("ceiling", "--figures", "r.toml", "-o", "-").expect(0)
+    assert "[/b] mine" in done.err and "[red]x" in done.err
+    assert json.loads(done.out)["body"]["runs"][0]["speedup"] == 2.0
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
