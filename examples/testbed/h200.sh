@@ -4,7 +4,7 @@
 # of at most 15 MB. Steps of one group need the state of those before them.
 #
 #   step      brings     MB   needs   does                                             writes to $OUT
-#   first     .tb/a      48   -       keeps the first half of the GGUF                 -
+#   first     .tb/a      48   -       keeps the first half of the GGUF; smoke runs     smoke-*.log
 #   train     .tb/b      47   first   converts, writes text, trains, evaluates         train.log, evaluation.json, 2 drafters
 #   serve     .tb/e      55   train   SmolLM2 on stock SGLang: AR and four drafters    serve.json, logs, the third drafter
 #   dense8b   -           0   serve   8B stand-in: build, check, serve                 check.json, dense8b.json, logs
@@ -39,7 +39,11 @@ logs() { tar -C "$state" -cJf "$out/$1-logs.tar.xz" $(cd "$state" && ls "$1"*.lo
 
 case $step in
 first)
-  cp .tb/a/gguf.xz.* "$state/" && ls -la "$state"
+  cp .tb/a/gguf.xz.* "$state/"
+  for script in train core; do # every stage in miniature on the GPU: what does not work there shows in a minute
+    timeout 150 python3 "$here/$script.py" --smoke --device cuda --work "$state/smoke-$script" \
+      --out "$state/smoke-$script/out" 2>&1 | tee "$out/smoke-$script.log"
+  done
   ;;
 train)
   cp -r .tb/b/. "$state/"

@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
     "mem_fraction_static": 0.8, "random_seed": 0,
 }  # fmt: skip
 SYSTEMS = ("ar", "dflash2@8", "dflash2@16", "dspark@7", "eagle3@5")
+"""Also `eagle3-chain@N`: N drafts in a row instead of a tree of 16 nodes."""
 
 
 def arguments() -> argparse.Namespace:
@@ -54,14 +55,15 @@ def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
     if name == "ar":
         return made
     draft = {
-        "speculative_draft_model_path": str(options.drafters / name),
+        "speculative_draft_model_path": str(options.drafters / name.removesuffix("-chain")),
         "speculative_draft_attention_backend": "triton",
     }
     if name == "dflash2":
         return made | draft | {"speculative_algorithm": "DFLASH", "speculative_dflash_block_size": int(width)}
     if name == "dspark":
         return made | draft | {"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": int(width)}
-    tree = {"speculative_num_steps": int(width), "speculative_eagle_topk": 4, "speculative_num_draft_tokens": 16}
+    topk, nodes = (1, int(width) + 1) if name == "eagle3-chain" else (4, 16)
+    tree = {"speculative_num_steps": int(width), "speculative_eagle_topk": topk, "speculative_num_draft_tokens": nodes}
     return made | draft | {"speculative_algorithm": "EAGLE3"} | tree
 
 

@@ -1,0 +1,57 @@
+"""The serving script against a made-up engine: settings, counters, a system that hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+ROOT = Path(__file__).parents[2]
+ENGINE = """
+import json, os, subprocess, sys, time
+class Engine:
+    def __init__(self, **settings):
+        self.settings = settings
+        if settings.get("speculative_algorithm") == "DSPARK":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            open(os.environ["CHILD"], "w").write(str(child.pid))
+            time.sleep(60)
+    def generate(self, input_ids, sampling_params):
+        drafted = {"spec_verify_ct": 4, "spec_num_correct_drafts": 6}
+        drafted = drafted if "speculative_algorithm" in self.settings else {}
+        return [{"output_ids": ids[:3], "meta_info": {"completion_tokens": 3, **drafted}} for ids in input_ids]
+    def shutdown(self):
+        pass
+"""
+
+
+def test_each_system_is_run_counted_and_limited(tmp_path: Path) -> None:
+    (tmp_path / "fake" / "sglang").mkdir(parents=True)
+    (tmp_path / "fake" / "sglang" / "__init__.py").write_text(ENGINE)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text('{"eos_token_id": 2}')
+    (tmp_path / "ids.json").write_text(json.dumps({"held": [[5, 6, 7, 8]] * 3}))
+    argv = [sys.executable, str(ROOT / "examples" / "testbed" / "serve.py"), "--target", str(tmp_path / "target")]
+    argv += ["--drafters", str(tmp_path), "--prompts", str(tmp_path / "ids.json"), "--out", str(tmp_path / "r.json")]
+    argv += ["--limit-s", "15", "--set", "page_size=2", "--systems", "ar", "dflash2@8", "eagle3-chain@5", "dspark@7"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "CHILD": str(tmp_path / "child")}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    systems, settings = report["systems"], report["settings"]
+    assert systems["ar"]["sets"]["held"]["tau"] is None
+    assert systems["dflash2@8"]["sets"]["held"]["tau"] == 2.5
+    assert systems["dflash2@8"]["same_as_ar"] == {"held": "3 of 3"}
+    assert "failed_after_s" in systems["dspark@7"]
+    assert settings["dflash2@8"]["speculative_dflash_block_size"] == 8 and settings["ar"]["page_size"] == 2
+    assert settings["eagle3-chain@5"]["speculative_num_draft_tokens"] == 6
+    assert settings["eagle3-chain@5"]["speculative_draft_model_path"] == str(tmp_path / "eagle3")
+    child = int((tmp_path / "child").read_text())
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
