@@ -37,24 +37,24 @@ else:
 PROFILES = HERE.parents[1] / "profiles"
 
 
-def sizes(room: str, name: str) -> dict[str, Any]:
+def sizes(path: Path) -> dict[str, Any]:
     """The [config] table of a profile."""
-    found: dict[str, Any] = tomllib.loads((PROFILES / room / f"{name}.toml").read_text())["config"]
+    found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))["config"]
     return found
 
 
 def build(options: argparse.Namespace) -> None:
     """Target first; its drafters' feature layers follow it."""
-    started, full = time.perf_counter(), sizes("models", options.name)
+    started, full = time.perf_counter(), sizes(options.profiles / "models" / f"{options.name}.toml")
     say = {"seed": options.seed, "device": options.device, "say": lambda text: print(text, flush=True)}
     layers = write_standin(options.core, full, options.out / "target", **say)
     print(f"target: {time.perf_counter() - started:.1f} s, core layers at {layers}", flush=True)
-    for path in sorted((PROFILES / "drafters").glob(f"{options.name}-*.toml")):
+    for path in sorted((options.profiles / "drafters").glob(f"{options.name}-*.toml")):
         drafter = path.stem.removeprefix(f"{options.name}-")
         if options.drafters and (options.drafters / drafter).is_dir():
             folder = options.drafters / drafter
             place = {"target_layers": layers, "depth": full["num_hidden_layers"]}
-            write_standin(folder, sizes("drafters", path.stem), options.out / drafter, **place, **say)
+            write_standin(folder, sizes(path), options.out / drafter, **place, **say)
             print(f"{drafter}: done after {time.perf_counter() - started:.1f} s", flush=True)
 
 
@@ -103,6 +103,7 @@ def main() -> int:
     one.add_argument("--drafters", type=Path)
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--profiles", type=Path, default=PROFILES, help="folder with models/ and drafters/")
     one.set_defaults(run=build)
     two = commands.add_parser("check")
     two.add_argument("--core", type=Path, required=True)
