@@ -129,6 +129,9 @@ def forced(done: Done, *, sealed: bool = False) -> Finding:
     )
     if ours.ended_early:
         text += f", {ours.ended_early} outputs end early"
+    if verdict is Verdict.UNDERPOWERED:
+        more = f", about {body.tokens_needed} more of each arm would do" if body.tokens_needed else ""
+        text += f"; too few tokens to call it lossless{more}"
     return Finding(verdict, text, mismatch_rate=ours.rate, artifacts=_named(done))
 
 

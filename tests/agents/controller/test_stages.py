@@ -141,6 +141,7 @@ def test_promote_needs_speed_and_losslessness(
     assert len(lab.starts("promote")) == 1, "LOSSY, and too few tokens, are no reason to measure again"
     assert len(lab.starts("forced")) == is_forced
     assert reply.mismatch_rate == (0.01 if is_forced else None)
+    assert ("too few tokens" in reply.reason) == (is_forced and tokens == "UNDERPOWERED")
     assert values(lab.starts("promote")[0], "--split", "--requests") == ["develop", "28"]
     assert len(reply.artifacts) == 2 + is_forced
 
