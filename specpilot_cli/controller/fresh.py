@@ -63,18 +63,36 @@ def _by_request(samples: Sequence[Sample]) -> NDArray[np.float64]:
     return np.concatenate(means) if means else np.empty(0)
 
 
-def fresh_problems(samples: Sequence[Sample], fresh_samples: Sequence[Sample]) -> list[str]:
-    """Whether the gain on the set's prompts exceeds that on fresh ones (Welch's t-test over requests, one-sided)."""
+def known_before(known: NDArray[np.float64], fresh: NDArray[np.float64]) -> bool:
+    """Whether log gains [requests] on the set exceed those on fresh prompts [prompts] by more than `LIMIT`.
+
+    One-sided t-test with Welch's degrees of freedom. Eight prompts can happen to be alike, which would make any
+    difference significant; honest ones vary as the set's do, so their variance counts as at least the set's. With 28
+    requests, 8 prompts and a standard deviation of 0.11 (the miniengine's), a gain of 1.26 that fresh prompts do not
+    show at all is found in half of all runs, one of 1.5 in nearly all.
+    """
     import numpy as np
     from scipy import stats
 
+    excess = float(known.mean() - fresh.mean()) - LIMIT
+    if excess <= 0:
+        return False
+    of_known = float(known.var(ddof=1)) / len(known)
+    of_fresh = float(max(known.var(ddof=1), fresh.var(ddof=1))) / len(fresh)
+    error = float(np.sqrt(of_known + of_fresh))
+    if error == 0:
+        return True
+    freedom = error**4 / (of_known**2 / (len(known) - 1) + of_fresh**2 / (len(fresh) - 1))
+    return bool(stats.t.sf(excess / error, freedom) < SIGNIFICANCE)
+
+
+def fresh_problems(samples: Sequence[Sample], fresh_samples: Sequence[Sample]) -> list[str]:
+    """What `known_before` says of a run; nothing where either has fewer than three requests."""
+    import numpy as np
+
     known, fresh = _by_request(samples), _by_request(fresh_samples)
-    if min(len(known), len(fresh)) < 3 or known.mean() - fresh.mean() <= LIMIT:
+    if min(len(known), len(fresh)) < 3 or not known_before(known, fresh):
         return []
-    if max(np.ptp(known), np.ptp(fresh)) > 0:
-        test = stats.ttest_ind(known, fresh, equal_var=False, alternative="greater")
-        if float(test.pvalue) >= SIGNIFICANCE:
-            return []
     return [
         f"the gain is {np.exp(known.mean()):.3f} on the request set and {np.exp(fresh.mean()):.3f} on fresh prompts: "
         "answers were known before"
