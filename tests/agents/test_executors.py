@@ -268,6 +268,7 @@ def test_a_result_without_error_has_no_verdict() -> None:
     assert Result("key", {"a": 1}).verdict is None
 
 
+@pytest.mark.slow  # 13 s on two idle cores, 32 s on busy ones
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_a_true_cluster_of_two_workers(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCENARIO.parents[1]), os.environ.get("PYTHONPATH", "")])}
