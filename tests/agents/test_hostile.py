@@ -562,6 +562,8 @@ def test_mounts_and_makes_namespaces(lab: Lab) -> None:
     text += "print([l.unshare(flag) for flag in (0x10000000, 0x20000, 0x20000000)])\n"
     text += "print(l.mount(b'x', b'/tmp', b'tmpfs', 0, None), l.umount2(b'/proc', 2), l.chroot(b'/tmp'))"
     assert lab.run(python(text)).stdout == "[-1, -1, -1]\n-1 -1 -1\n"
+    rights = lab.run("grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status").stdout.split()
+    assert rights[1::2] == ["0" * 16] * 5 + ["1", "2"]  # none, none by a program's bits either, filtered
     assert lab.run("unshare -Ur id -u; unshare -m true; nsenter -t 1 -m true").stdout.strip() == ""
     clone = "import ctypes, os\nl = ctypes.CDLL(None)\n"
     clone += "n = {'x86_64': 56, 'aarch64': 220}[os.uname().machine]\nprint(l.syscall(n, 0x10000000 | 17, 0, 0, 0, 0))"

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from specpilot_cli.agents.bounds import MAX_DEPTH
 from specpilot_cli.agents.tools.text import visible_name
 from specpilot_cli.worktrees.patch import path_fault
 
 MAX_FILE_BYTES = 2**20
-MAX_DEPTH = 64
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe must not make us wait
