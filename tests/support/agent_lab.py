@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,11 @@ class FakeGate:
     def ask(self, question: Question, progress: Any = None) -> Reply:
         self.asked.append(question)
         return Reply(kind=question.kind, verdict=None, reason="Noted.", seconds=0.0)
+
+
+def python(text: str) -> str:
+    """A shell command that runs Python."""
+    return f"python -c {shlex.quote(text)}"
 
 
 def in_namespace(namespace: str) -> list[str]:
