@@ -148,9 +148,10 @@ def _files(sandbox: Sandbox) -> list[str]:
 
 
 def _own_package(readable: Sequence[Path]) -> tuple[Path, ...]:
-    """This package, where it is installed among what is readable."""
+    """This package where it is installed among what is readable, and the data that an editable install leaves there."""
     shown = (Path("/usr"), *readable)
-    return (PACKAGE,) if any(PACKAGE.is_relative_to(path) for path in shown) else ()
+    places = dict.fromkeys((PACKAGE, *(Path(entry, PACKAGE.name) for entry in sys.path if entry)))
+    return tuple(path for path in places if path.is_dir() and any(path.is_relative_to(root) for root in shown))
 
 
 def argv(

@@ -94,7 +94,7 @@ def test_readable_folders_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_python_runs_with_its_packages_and_without_ours(tmp_path: Path) -> None:
-    text = "import sys, numpy, pytest\nprint(sys.prefix)\ntry: import specpilot_cli\nexcept ImportError: print('none')"
+    text = "import sys, numpy, pytest\nprint(sys.prefix)\ntry: import specpilot_cli.core\nexcept ImportError: print('none')"
     done = started(tmp_path, ["python", "-c", text])
     assert done.stdout.split() == [sys.prefix, "none"], done.stderr
 
@@ -110,6 +110,16 @@ def test_an_installed_package_is_hidden(tmp_path: Path, monkeypatch: pytest.Monk
     worktree.mkdir()
     done = started(worktree, ["sh", "-c", f"ls {site}; ls {package}; echo x > {package}/y"], readable=(site,))
     assert done.stdout.split() == ["specpilot_cli"] and PACKAGE.is_dir()
+
+
+def test_what_an_editable_install_leaves_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data of the package (request sets, thresholds) lies in site-packages, the code elsewhere."""
+    site, worktree = tmp_path / "site", tmp_path / "worktree"
+    (site / "specpilot_cli" / "_share").mkdir(parents=True)
+    worktree.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    done = started(worktree, ["ls", str(site / "specpilot_cli")], readable=(site,))
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
