@@ -94,7 +94,8 @@ def test_readable_folders_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_python_runs_with_its_packages_and_without_ours(tmp_path: Path) -> None:
-    text = "import sys, numpy, pytest\nprint(sys.prefix)\ntry: import specpilot_cli.core\nexcept ImportError: print('none')"
+    ours = "try: import specpilot_cli.core\nexcept ImportError: print('none')"
+    text = f"import sys, numpy, pytest\nprint(sys.prefix)\n{ours}"
     done = started(tmp_path, ["python", "-c", text])
     assert done.stdout.split() == [sys.prefix, "none"], done.stderr
 
