@@ -48,8 +48,10 @@ class BreakEvenPoint(Record):
     """AR step of as many requests."""
     tau_break_even: Positive
     """step / AR step: speculation pays above it."""
+    tau: Tau
+    """Certain accept length: the profile's; with fewer rows a request what the position rates give, or its bound."""
     pays: bool
-    """Whether the profile's own accept length is above it."""
+    """Whether that is above the break-even."""
 
 
 class BreakEvenBody(Record):

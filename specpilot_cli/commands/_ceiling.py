@@ -49,7 +49,7 @@ def tell_break_even(body: BreakEvenBody) -> None:
     """Break-even by rows and by requests, and the regions of rows→time."""
     from specpilot_cli.costmodel.staircase import say_region
 
-    columns = ("requests", "rows", "step ms", "AR ms", "breaks even at τ", f"pays at τ {body.tau:.2f}")
+    columns = ("requests", "rows", "step ms", "AR ms", "breaks even at τ", "certain τ", "pays")
     for title, points in (("by rows", body.by_rows), ("by requests", body.by_requests)):
         if points:
             table(f"{body.deployment_id}: {title}", columns, [_row(point) for point in points])
@@ -67,6 +67,7 @@ def _row(point: BreakEvenPoint) -> tuple[str, ...]:
         f"{point.step_ms:.3f}",
         f"{point.ar_ms:.3f}",
         f"{point.tau_break_even:.2f}",
+        f"{point.tau:.2f}",
         "yes" if point.pays else "no",
     )
 

@@ -15,6 +15,7 @@ from specpilot_cli.artifacts.profile import ProfileBody
 from specpilot_cli.costmodel.staircase import cliffs, fit_staircase, say_cliff, tolerance_of
 
 REST = "draft, accept, commit and the host take as long for every shape as in the profiled step"
+MORE = "with more rows than were profiled at least as many tokens are accepted"
 LINEAR = "between measured row counts the time is linear"
 BATCHED = (
     "stock SGLang times no single verification pass: rows→time is AR decoding with as many requests as rows, whose"
@@ -57,7 +58,7 @@ def break_even(profile: ProfileBody) -> BreakEvenBody:
     requests = max(1, profile.deployment.shape.concurrency)
     own = times(requests * width) if width else None
     rest = profile.step.step_ms - own if own is not None else None
-    by_rows = _by_rows(profile, times, requests, rest) if rest is not None else ()
+    by_rows = _by_rows(profile, times, requests, width, rest) if rest is not None and width else ()
     by_requests = _by_requests(profile, times, requests, width, rest) if rest is not None and width else ()
     tolerance = tolerance_of(profile.rows)
     regions = fit_staircase(times.rows, times.ms, tolerance) if times.rows else ()
@@ -74,18 +75,29 @@ def break_even(profile: ProfileBody) -> BreakEvenBody:
         tolerance=tolerance,
         regions=regions,
         cliffs=found,
-        assumptions=(REST, LINEAR) if embedded else (REST, LINEAR, BATCHED),
+        assumptions=(REST, MORE, LINEAR) if embedded else (REST, MORE, LINEAR, BATCHED),
         advice=tuple(_say(profile, requests, width, rest, (*by_rows, *by_requests), found)),
         measured_rows=len(times.rows),
     )
 
 
-def _by_rows(profile: ProfileBody, times: Times, requests: int, rest: float) -> tuple[BreakEvenPoint, ...]:
+def certain_tau(profile: ProfileBody, rows: int, width: int) -> float:
+    """Accept length with `rows` rows a request of a chain that was profiled with `width`.
+
+    Fewer: 1 + Σ position rates where they are known, else 1 + (rows - 1)/(width - 1) · (τ - 1) (`costmodel.blocks`).
+    """
+    tau, rates = profile.acceptance.tau, profile.acceptance.position_rate
+    if rows >= width:
+        return tau
+    return 1 + sum(rates[: rows - 1]) if len(rates) >= rows - 1 else 1 + (rows - 1) / (width - 1) * (tau - 1)
+
+
+def _by_rows(profile: ProfileBody, times: Times, requests: int, width: int, rest: float) -> tuple[BreakEvenPoint, ...]:
     """The profile's requests with every measured number of rows of which each gets the same, two at least."""
     ar, found = profile.autoregressive.step_ms, []
     for rows, ms in zip(times.rows, times.ms, strict=True):
         if rows % requests == 0 and rows // requests >= 2:
-            found.append(_point(profile, requests, rows, rest + ms, ar))
+            found.append(_point(requests, rows, rest + ms, ar, certain_tau(profile, rows // requests, width)))
     return tuple(point for point in found if point is not None)
 
 
@@ -100,17 +112,17 @@ def _by_requests(
     for batch in times.rows:
         verify, plain = times(batch * width), times(batch)
         if verify is not None and plain is not None:
-            found.append(_point(profile, batch, batch * width, rest + verify, plain + host))
+            found.append(_point(batch, batch * width, rest + verify, plain + host, profile.acceptance.tau))
     return tuple(point for point in found if point is not None)
 
 
-def _point(profile: ProfileBody, requests: int, rows: int, step: float, ar: float) -> BreakEvenPoint | None:
+def _point(requests: int, rows: int, step: float, ar: float, tau: float) -> BreakEvenPoint | None:
     """None where the curve contradicts the step so far that no time is left."""
     if step <= 0 or ar <= 0:
         return None
-    tau = step / ar
+    even = step / ar
     return BreakEvenPoint(
-        requests=requests, rows=rows, step_ms=step, ar_ms=ar, tau_break_even=tau, pays=profile.acceptance.tau > tau
+        requests=requests, rows=rows, step_ms=step, ar_ms=ar, tau_break_even=even, tau=tau, pays=tau > even
     )
 
 

@@ -55,7 +55,7 @@ def test_break_even(cli: Cli, bare: Path, tmp_path: Path) -> None:
     assert "from 2 to 3 rows" in done.err
     body = io.load(str(tmp_path / "b.json"), "break-even").artifact.body
     # rest 10 - t(3) = 8 ms, AR 5 ms
-    assert [(p.rows, p.tau_break_even) for p in body.by_rows] == [(2, 9 / 5), (3, 2.0), (4, 2.0)]
+    assert [(p.rows, p.tau_break_even, p.tau) for p in body.by_rows] == [(2, 9 / 5, 1.9), (3, 2.0, 4.0), (4, 2.0, 4.0)]
     cli("show", "b.json").expect(0)
 
 

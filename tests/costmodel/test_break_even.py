@@ -9,7 +9,7 @@ from support.samples import SHA, TREE, profile_body
 
 from specpilot_cli.artifacts.deployment import DeploymentRecord, ServerRecord, Shape
 from specpilot_cli.artifacts.profile import Acceptance, ProfileBody, RowTime
-from specpilot_cli.costmodel.break_even import Times, break_even, rows_per_request
+from specpilot_cli.costmodel.break_even import Times, break_even, certain_tau, rows_per_request
 
 
 def rows(times: dict[int, float]) -> tuple[RowTime, ...]:
@@ -46,6 +46,18 @@ def test_by_rows_the_verification_is_exchanged() -> None:
     assert found[9].tau_break_even == pytest.approx(2.8)  # (6 + 8) / 5
     assert found[32].tau_break_even == pytest.approx(4.4)  # (6 + 16) / 5
     assert [found[r].pays for r in (8, 9, 32)] == [True, True, False]
+    # fewer rows accept less: without position rates at least 1 + (4 - 1)/(8 - 1) · (4 - 1) = 2.286 with 4 of 8 rows
+    assert found[4].tau == pytest.approx(16 / 7) and found[4].tau_break_even == pytest.approx(2.0)
+    assert found[2].tau == pytest.approx(10 / 7) and not found[2].pays
+    assert found[8].tau == found[32].tau == 4.0
+
+
+def test_position_rates_say_what_fewer_rows_accept() -> None:
+    rates = Acceptance(
+        tau=3.4, verify_steps=1, correct_drafts=3, completion_tokens=4, position_rate=(0.9, 0.8, 0.7), oracle_tau=None
+    )
+    given = profile(CURVE, width=4, acceptance=rates)
+    assert [certain_tau(given, rows, 4) for rows in (2, 3, 4, 8)] == pytest.approx([1.9, 2.7, 3.4, 3.4])
 
 
 def test_by_requests_both_sides_change() -> None:
@@ -71,7 +83,7 @@ def test_the_cliff_is_named() -> None:
     body = break_even(profile(CURVE))
     assert [(cliff.last_rows, cliff.first_rows) for cliff in body.cliffs] == [(8, 9), (16, 32)]
     assert any("from 8 to 9 rows" in line for line in body.advice)
-    assert len(body.assumptions) == 3
+    assert len(body.assumptions) == 4
 
 
 def test_position_rates_tell_the_rows_where_the_engine_does_not() -> None:
@@ -105,7 +117,7 @@ def test_the_embedded_engine_decodes_one_request_a_pass() -> None:
     body = break_even(profile_body(rows=rows(CURVE)))
     assert body.rows_per_request == 3  # two position rates
     assert body.by_requests == () and body.by_rows
-    assert len(body.assumptions) == 2
+    assert len(body.assumptions) == 3
 
 
 def test_times_between_the_rows_are_linear_and_beyond_them_unknown() -> None:
