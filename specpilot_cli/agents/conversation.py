@@ -6,6 +6,7 @@ the controller `<agent>/tool/<n>.<i>/ask/<j>`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +57,7 @@ class Ended:
 
 def as_data(source: str, text: str) -> str:
     """Text from an agent, a file or a measurement, marked so that the reader takes it as data."""
-    safe = text.replace("<data", "<\u200bdata").replace("</data", "<\u200b/data")
+    safe = re.sub(r"<(?=/?data)", "<\u200b", text, flags=re.IGNORECASE)
     return f'<data from="{source}">\n{cut(safe)}\n</data>'
 
 
