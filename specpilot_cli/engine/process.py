@@ -38,7 +38,7 @@ def engine_environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "TMPDIR": str(home)}
 
 
-def _tethered(argv: Sequence[str]) -> list[str]:
+def tethered(argv: Sequence[str]) -> list[str]:
     """`argv`, but killed when the thread that starts it is gone, even by `kill -9` (Linux; elsewhere as it is)."""
     if sys.platform != "linux":
         return list(argv)
@@ -64,7 +64,7 @@ def last_line(log: Path) -> str:
 class EngineProcess:
     """A child in its own process group, so that killing it takes its children along.
 
-    Its environment is `engine_environment` plus `env`. Start it from a thread that outlives it (`_tethered`).
+    Its environment is `engine_environment` plus `env`. Start it from a thread that outlives it (`tethered`).
 
     Args:
         grace_s: time between SIGTERM and SIGKILL; 0 for an engine that has nothing to put away.
@@ -79,7 +79,7 @@ class EngineProcess:
         with open(log, "ab") as sink:
             try:
                 self._child = subprocess.Popen(
-                    _tethered(argv),
+                    tethered(argv),
                     cwd=cwd,
                     env={**engine_environment(self._home), **env},
                     stdin=subprocess.DEVNULL,

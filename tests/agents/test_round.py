@@ -233,7 +233,9 @@ def test_killed_at_twenty_points_it_comes_to_the_same(lab: Lab) -> None:
     found = json.loads(out)
     assert kills == 20 and found["tree"] == TREE
     assert found["results"] == {"tree": "promoted", "four-bits": "lossy", "selector": "no effect"}
+    paid = sum(lab.server.completed.values())
     assert max(lab.server.completed.values()) == 1, lab.server.completed  # no answer was paid twice
+    assert (paid, found["spent"]["lost_calls"]) == (found["spent"]["calls"], 0)
     measured = lab.measured()
     assert len(measured) == len(set(measured)), measured  # and nothing measured twice
     assert [event.seq for event in read(lab.folder / "journal.jsonl")][-1] > 60

@@ -18,7 +18,7 @@ from support.fake_gate import FakeGate
 from support.messages_server import KEY
 
 from specpilot_cli.agents.provider import Provider, Usage
-from specpilot_cli.agents.providers.anthropic import Anthropic
+from specpilot_cli.agents.providers.detached import Detached
 from specpilot_cli.agents.providers.secret import Secret
 from specpilot_cli.agents.round import Order, run
 from specpilot_cli.agents.shell import Runner
@@ -55,9 +55,9 @@ def ceiling() -> CeilingBody:
     return body
 
 
-def provider(url: str) -> Anthropic:
-    """The SDK against a loopback server, with short pauses."""
-    return Anthropic(Secret(KEY), model="scripted", base_url=url, round_id=ROUND_ID, max_retries=4, backoff_s=0.01)
+def provider(url: str) -> Detached:
+    """The SDK, in its courier, against a loopback server, with short pauses."""
+    return Detached(Secret(KEY), model="scripted", base_url=url, round_id=ROUND_ID, max_retries=4, backoff_s=0.01)
 
 
 def cost(model: str, usage: Usage) -> float | None:

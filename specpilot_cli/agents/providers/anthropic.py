@@ -8,6 +8,7 @@ Answers come back as `blocks` describes, malformed tool calls included.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -133,14 +134,21 @@ class Anthropic:
 
     def _attempt(self, call: Call, path: Path) -> Answer:
         attempt = len(sinks.partials(path)) + 1
-        with closing(self._open(call, attempt)) as stream:
-            request_id = str(stream.response.headers.get("request-id", ""))
-            header = {"call": _digest(call), "attempt": attempt, "model": self._model, "request_id": request_id}
+        header = {"call": _digest(call), "attempt": attempt, "model": self._model, "characters": _characters(call)}
+        with sinks.Sink(
+            path, header, self._key.scrub
+        ) as kept:  # before the request: it may be paid for whatever follows
             try:
-                with sinks.Sink(path, header, self._key.scrub) as kept:
+                stream = self._open(call, attempt)
+            except ExternalFailed:
+                path.unlink()
+                raise
+            kept.note(request_id=str(stream.response.headers.get("request-id", "")))
+            try:
+                with closing(stream):
                     for event in self._events(stream):
                         kept.write(event)
-                    kept.sync()
+                kept.sync()
             except ExternalFailed:
                 sinks.set_aside(path)
                 raise
@@ -209,6 +217,10 @@ class Anthropic:
         wait = _retry_after(getattr(error, "response", None))
         remedy = f"It asks to wait {wait:g} s. {LATER}" if wait else REMEDIES.get(status, LATER)
         return ExternalFailed(self._key.scrub(fact), self._key.scrub(said or str(error)), remedy)
+
+
+def _characters(call: Call) -> int:
+    return len(call.system) + len(json.dumps(call.messages)) + len(json.dumps(call.tools))
 
 
 def _digest(call: Call) -> str:

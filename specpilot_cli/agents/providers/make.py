@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specpilot_cli.agents.provider import Provider
-from specpilot_cli.agents.providers.anthropic import DEFAULT_MODEL, Anthropic
+from specpilot_cli.agents.providers.anthropic import DEFAULT_MODEL
 from specpilot_cli.agents.providers.command import TIME_LIMIT_S, Command, Runner
+from specpilot_cli.agents.providers.detached import Detached
 from specpilot_cli.agents.providers.replay import Replay
 from specpilot_cli.agents.providers.secret import Secret
 from specpilot_cli.core.errors import UsageFault
@@ -45,7 +46,7 @@ def make_provider(spec: str, settings: Settings) -> Provider:
     kind, colon, rest = spec.partition(":")
     rest = rest.strip()
     if kind == "anthropic" and (rest or not colon):
-        return Anthropic(
+        return Detached(
             settings.key,
             model=rest or settings.model,
             base_url=settings.base_url,

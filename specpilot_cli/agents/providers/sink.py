@@ -1,8 +1,8 @@
 """Streams on the disk. What the API says is kept as it arrives, before anything is made of it.
 
-A sink is JSONL: one header line (`STREAM`, digest of the call, attempt, request id), then the raw events. It is whole
-when its last event is `message_stop`. A stream that broke off is set aside as `<sink>.partial-<n>`, so that what it
-cost can be counted.
+A sink is JSONL: a header line before the request is sent (`STREAM`, digest of the call, attempt, size of the request),
+a second one (`STREAM`, request id) and the raw events as they arrive. It is whole when its last event is
+`message_stop`. A stream that broke off is set aside as `<sink>.partial-<n>`, so that what it cost can be counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -31,6 +31,7 @@ class Stream:
     """A sink as it lies on the disk, up to its last whole line."""
 
     header: dict[str, Any]
+    """Both header lines in one."""
     events: tuple[dict[str, Any], ...]
 
     @property
@@ -56,7 +57,9 @@ def read(path: Path) -> Stream | None:
         if not isinstance(found, dict):
             break
         lines.append(found)
-    return Stream(lines[0] if lines else {}, tuple(lines[1:])) if data else None
+    notes = [line for line in lines if line.get("type") == STREAM]
+    events = tuple(line for line in lines if line.get("type") != STREAM)
+    return Stream({name: value for note in notes for name, value in note.items()}, events) if data else None
 
 
 def partials(path: Path) -> list[Path]:
@@ -75,12 +78,13 @@ def set_aside(path: Path) -> Path:
 def broken(path: Path) -> list[tuple[str, Usage]]:
     """(model, estimated usage) of this sink's broken streams. Each was a request, and is priced on its own.
 
-    The input is as the stream stated it, the output is at least what its text comes to; thinking that the API does not
-    show is not seen. A sink that is not whole counts too: it is lost by now, or still arriving.
+    The input is as the stream stated it, or estimated where nothing had arrived; the output is at least what its text
+    comes to; thinking that the API does not show is not seen. A sink that is not whole counts too: it is lost by now,
+    or still arriving.
     """
     streams = [read(p) for p in [*partials(path), path]]
     cut = [s for s in streams if s is not None and s.header.get("type") == STREAM and not s.whole]
-    return [(str(s.header.get("model") or ""), _estimate(s.events)) for s in cut]
+    return [(str(s.header.get("model") or ""), _estimate(s)) for s in cut]
 
 
 def broken_under(folder: Path) -> list[tuple[str, Usage]]:
@@ -95,11 +99,16 @@ def lost(path: Path) -> Usage:
     return Usage(**{name: sum(getattr(u, name) for u in used) for name in Usage.model_fields})
 
 
-def _estimate(events: Iterable[dict[str, Any]]) -> Usage:
-    events = list(events)
-    usage, characters = usage_of(events), sum(len(delta_text(e)) for e in events)
-    tokens = max(usage.output_tokens, math.ceil(characters / CHARACTERS_PER_TOKEN))
-    return usage.model_copy(update={"output_tokens": tokens})
+def _estimate(stream: Stream) -> Usage:
+    if not stream.events:
+        return Usage(input_tokens=_tokens(int(stream.header.get("characters") or 0)))
+    usage = usage_of(stream.events)
+    said = _tokens(sum(len(delta_text(event)) for event in stream.events))
+    return usage.model_copy(update={"output_tokens": max(usage.output_tokens, said)})
+
+
+def _tokens(characters: int) -> int:
+    return math.ceil(characters / CHARACTERS_PER_TOKEN)
 
 
 class Sink:
@@ -119,7 +128,7 @@ class Sink:
         except OSError as error:
             raise self._unusable(error) from None
         try:
-            self.write({"type": STREAM, **header})
+            self.note(**header)
         except BaseException:
             os.close(self._fd)
             raise
@@ -131,6 +140,10 @@ class Sink:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._fd)
+
+    def note(self, **header: Any) -> None:
+        """Add to the header."""
+        self.write({"type": STREAM, **header})
 
     def write(self, event: dict[str, Any]) -> dict[str, Any]:
         """Keep one event; gives it back as it was kept, so that a first and a resumed run see the same."""

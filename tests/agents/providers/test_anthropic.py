@@ -165,7 +165,7 @@ def test_a_stream_that_breaks_off_is_asked_for_again(
     (partial,) = sinks.partials(sink)
     broken = sinks.read(partial)
     assert broken is not None and len(broken.events) == events
-    assert (sinks.lost(sink).input_tokens > 0) == (events > 0)
+    assert sinks.lost(sink).input_tokens > 0
     assert sinks.lost(sink).output_tokens < answer.usage.output_tokens
 
 
