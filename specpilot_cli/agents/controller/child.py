@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specpilot_cli.core.errors import ExternalFailed
-from specpilot_cli.engine.process import tethered
-from specpilot_cli.engine.process import last_line
+from specpilot_cli.engine.process import last_line, tethered
 
 if TYPE_CHECKING:
     import psutil

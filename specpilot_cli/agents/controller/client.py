@@ -21,8 +21,7 @@ from specpilot_cli.agents.controller.protocol import Question, Reply
 from specpilot_cli.agents.controller.settings import Settings, keep_settings
 from specpilot_cli.core.errors import ExternalFailed
 from specpilot_cli.core.exit_codes import ExitCode
-from specpilot_cli.engine.process import tethered
-from specpilot_cli.engine.process import last_line
+from specpilot_cli.engine.process import last_line, tethered
 
 RESTARTS = 3
 """Times a question that a controller died over is asked of a new one."""
