@@ -168,20 +168,24 @@ def test_an_interrupt_while_it_starts_leaves_nothing(tmp_path: Path, model: Path
     worktree = fake_worktree(tmp_path / "wt", warm_up_s=600)
     code = (
         "import signal, sys\nfrom pathlib import Path\nfrom specpilot_cli.engine.registry import adapter\n"
-        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.default_int_handler)\n"
         f"adapter('sglang-0.5.20').launch(Path({str(worktree)!r}), ['--model-path', {str(model)!r}],"
         f" log=Path({str(tmp_path / 'log')!r}))"
     )
     controller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 60
-    while "child" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
-        assert time.monotonic() < limit and controller.poll() is None
-        time.sleep(0.05)
-    processes = psutil.Process(controller.pid).children(recursive=True)
-    assert len(processes) >= 2
-    controller.send_signal(how)
-    controller.wait(timeout=30)
-    assert gone(processes)
+    try:
+        limit = time.monotonic() + 60
+        while "child" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
+            assert time.monotonic() < limit and controller.poll() is None
+            time.sleep(0.05)
+        processes = psutil.Process(controller.pid).children(recursive=True)
+        assert len(processes) >= 2
+        controller.send_signal(how)  # a shell's background jobs ignore SIGINT, so it was set above
+        controller.wait(timeout=30)
+        assert gone(processes)
+    finally:
+        controller.kill()
+        controller.wait()
 
 
 def test_errors_and_broken_streams(tmp_path: Path, model: Path) -> None:
