@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specpilot_cli.core.errors import ExternalFailed
 
-PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ")
+PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "CUDA", "NVIDIA_", "NCCL_")
 # Run by the interpreter in the child: ask Linux for SIGKILL when the parent is gone (prctl PR_SET_PDEATHSIG = 1, kept
 # across exec), unless it is gone already, then become the engine. Not a `preexec_fn`: that is unsafe with threads.
@@ -29,7 +29,7 @@ _TETHER = (
 
 
 def engine_environment(home: Path) -> dict[str, str]:
-    """What an engine may know of ours: where programs and libraries are, thread counts, devices, and a fresh `home`.
+    """What an engine may know of ours: where programs, compilers and libraries are, thread counts, devices, and a fresh `home`.
 
     An engine under test has no business with the user's home, keys, settings (`SPECPILOT_*`) or caches, and what it
     leaves in its home or its temporary folder must not reach the next server.
