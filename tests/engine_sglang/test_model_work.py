@@ -89,7 +89,7 @@ def test_deployments_are_complete(name: str) -> None:
 
 
 def test_there_are_deployments_and_sealed_requests() -> None:
-    assert len(DEPLOYMENTS) == 4
+    assert len(DEPLOYMENTS) == 6
     assert len(load_requests("sglang-random", "sealed").requests) == 16
 
 

@@ -110,7 +110,7 @@ def kernel_cache(worktree: Path) -> Path:
             seed, partial = os.environ.get("SPECPILOT_SGLANG_CACHE"), folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             if seed:
-                shutil.copytree(seed, partial, symlinks=True, ignore=shutil.ignore_patterns("flashinfer"))
+                shutil.copytree(seed, partial, symlinks=True, ignore=shutil.ignore_patterns("flashinfer", "pyc"))
             else:
                 partial.mkdir(parents=True)
             partial.replace(folder)
@@ -123,7 +123,8 @@ def environment(root: Path, cache: Path, settings: dict[str, str]) -> dict[str, 
     paths = [str(root), *filter(None, os.environ.get("SPECPILOT_SGLANG_PATH", "").split(os.pathsep))]
     return {
         "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # not beside the sources, where it would change the tree
+        "PYTHONPYCACHEPREFIX": str(cache / "pyc"),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "SGLANG_CACHE_DIR": str(cache),
