@@ -164,7 +164,8 @@ def row_times(server: SglangServer, requests: Sequence[Request]) -> tuple[RowTim
     found = []
     for rows in (rows for rows in ROWS if rows <= most):
         prompts = [rotated(requests[i % len(requests)].input_ids, i // len(requests)) for i in range(rows)]
-        samples = [ms for _ in range(ROW_REPEATS + 1) for ms in [_batch_step_ms(server, prompts)]][1:]
+        _batch_walls_s(server, prompts)  # a new batch size compiles kernels
+        samples = [_batch_step_ms(server, prompts) for _ in range(ROW_REPEATS)]
         found.append(RowTime(rows=rows, samples_ms=tuple(samples), median_ms=median(samples)))
     return tuple(found)
 
@@ -175,11 +176,16 @@ def rotated(ids: Sequence[int], by: int) -> tuple[int, ...]:
     return (*ids[by:], *ids[:by])
 
 
-def _batch_step_ms(server: SglangServer, prompts: Sequence[Sequence[int]]) -> float:
+def _batch_walls_s(server: SglangServer, prompts: Sequence[Sequence[int]]) -> list[float]:
     walls = []
     for tokens in ROW_TOKENS:
         server.flush()
         walls.append(server.generate(prompts, tokens, ignore_eos=True)[0].wall_s)
+    return walls
+
+
+def _batch_step_ms(server: SglangServer, prompts: Sequence[Sequence[int]]) -> float:
+    walls = _batch_walls_s(server, prompts)
     gain = (walls[1] - walls[0]) / (ROW_TOKENS[1] - ROW_TOKENS[0]) * 1e3
     if gain <= 0:
         raise ExternalFailed("A longer output took less time than a shorter one.", "", "Profile on a quiet machine.")
