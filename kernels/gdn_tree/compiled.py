@@ -29,7 +29,7 @@ def build(name: str, rows: int = 32, tile: triton_wy.Tile | None = None) -> Any:
     module = {"path": triton_path, "wy": triton_wy}[variant]
     function = {"verify": module._verify, "commit": module._commit}[what]
     if tile is None:
-        chosen = triton_wy.VERIFY_TILES[rows] if what == "verify" else triton_wy.COMMIT_TILE
+        chosen = triton_wy.VERIFY_TILE if what == "verify" else triton_wy.COMMIT_TILE
         tile = chosen if variant == "wy" else triton_wy.Tile(triton_path.COLUMNS, 1)
     constants: dict[str, Any] = {**SIZES, "BV": tile.columns, "N": rows if what == "verify" else 16}
     constants |= {"PIECES": True, "PRECISION": "tf32x3"}

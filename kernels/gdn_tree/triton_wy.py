@@ -23,9 +23,12 @@ class Tile:
     warps: int
 
 
-VERIFY_TILES = {16: Tile(32, 4), 32: Tile(64, 8), 64: Tile(16, 8)}
-"""By rows, padded. Chosen by what fits the registers of sm_90 (`compiled.py`): no device has timed them."""
-COMMIT_TILE = Tile(16, 4)
+VERIFY_TILE, VERIFY_TILE_MANY = Tile(64, 8), Tile(128, 8)
+"""The fastest on one H200 at 8 to 48 rows (README): at one request, and at 8 and 24."""
+COMMIT_TILE = Tile(32, 4)
+"""The fastest there at every size."""
+PROGRAMS_MANY = 132
+"""Programs of the wide tile that fill an H200's SMs; between 1 and 8 requests nothing was timed."""
 
 
 @triton.jit
@@ -178,7 +181,8 @@ def verify(
     """See `op.verify`."""
     requests, rows = tree.shape
     padded = max(16, triton.next_power_of_2(rows))
-    settings = _settings(x, tile or VERIFY_TILES[padded])
+    many = x.v.shape[2] * requests >= PROGRAMS_MANY
+    settings = _settings(x, tile or (VERIFY_TILE_MANY if many else VERIFY_TILE))
     out = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
     _verify[(x.v.shape[3] // settings["BV"], x.v.shape[2], requests)](
         **arguments(x), state=state, state_slot=state.stride(0), slots=slots, tree=tree.contiguous(), out=out,

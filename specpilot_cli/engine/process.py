@@ -29,7 +29,7 @@ _TETHER = (
 
 
 def engine_environment(home: Path) -> dict[str, str]:
-    """What an engine may know of ours: where programs, compilers and libraries are, thread counts, devices, and a fresh `home`.
+    """What an engine may know of ours: programs, compilers, libraries, thread counts, devices, and a fresh `home`.
 
     An engine under test has no business with the user's home, keys, settings (`SPECPILOT_*`) or caches, and what it
     leaves in its home or its temporary folder must not reach the next server.

@@ -66,8 +66,10 @@ def layer_products(shape: ModelShape, kind: str) -> tuple[Product, ...]:
     mlp = (Product("gemm_gate_up", 2 * shape.mlp, hidden), Product("gemm_down", hidden, shape.mlp))
     if kind == "gdn":
         values = shape.gdn_value_heads * shape.gdn_value_dim
-        inner = shape.gdn_channels + values + 2 * shape.gdn_value_heads  # q, k, v, z and the two gates b, a
-        return (Product("gemm_gdn_in", inner, hidden), Product("gemm_gdn_out", hidden, values), *mlp)
+        # q, k, v and z; the two gates b and a are a product of their own, on another stream at the same time
+        mixed, gates = shape.gdn_channels + values, 2 * shape.gdn_value_heads
+        given = (Product("gemm_gdn_in", mixed, hidden), Product("gemm_gdn_in", gates, hidden))
+        return (*given, Product("gemm_gdn_out", hidden, values), *mlp)
     qkv = queries * (2 if shape.output_gate else 1) + 2 * shape.kv_heads * shape.head_dim
     return (Product("gemm_qkv", qkv, hidden), Product("gemm_o", hidden, queries), *mlp)
 
@@ -159,7 +161,9 @@ def draft_head(draft: DraftShape) -> tuple[Product, ...]:
     if draft.markov_rank:  # W2 · W1[previous token], one position after the other
         return (head, *(Product("gemm_markov", draft.body.vocab, draft.markov_rank),) * draft.block)
     if draft.selector_rank:
-        return (head, Product("gemm_selector", draft.selector_rank, draft.body.hidden))
+        # the hidden state's projection, then each candidate with each of the position before
+        pairs = Product("gemm_selector_pairs", draft.selector_top_k, draft.selector_rank)
+        return (head, Product("gemm_selector", draft.selector_rank, draft.body.hidden), pairs)
     return (head,)
 
 
@@ -182,7 +186,9 @@ def draft_work(draft: DraftShape, load: Load) -> dict[str, Work]:
     proposing = load.rows if draft.markov_rank else load.rows - load.batch  # DFLASH drops the anchor's row
     found = summed(draft_layer_products(draft) * len(draft.body.layers), load.rows)
     for product in draft_head(draft):
-        rows = load.batch if product.name == "gemm_markov" else proposing
+        rows = {"gemm_markov": load.batch, "gemm_selector_pairs": proposing * draft.selector_top_k}.get(
+            product.name, proposing
+        )
         found[product.name] = found.get(product.name, Work()) + product.work(rows)
     found |= {
         "attention": attention_work(draft.body, load),

@@ -30,7 +30,7 @@ def test_the_hybrid_targets_weights() -> None:
     """The engine reports 50.1 (GiB) of weights for this shape: the products' and the embedding table's."""
     products = target_products(model_shape(config("hyb27b")))
     weights = 2 * sum(p.outputs * p.inputs for p in products)
-    assert len(products) == 4 * 64 + 1
+    assert len(products) == 4 * 64 + 48 + 1  # as many as a trace of the engine has
     assert weights + 2 * 248320 * 5120 == pytest.approx(50.1 * 2**30, rel=1e-3)
 
 
@@ -63,7 +63,7 @@ def test_drafters() -> None:
     assert {"gemm_conv_kernel", "gemm_selector", "selector"} <= set(draft_work(dflash2, load))
     assert {"gemm_markov", "sampling"} <= set(draft_work(dspark, load))
     assert draft_work(dflash2, load)["lm_head"].flop == 2 * 7 * 248320 * 5120
-    assert len(draft_products(dflash2)) == 5 * 6 + 2
+    assert len(draft_products(dflash2)) == 5 * 6 + 3  # as many as a trace has
     assert len(draft_products(dspark)) == 5 * 4 + 1 + 7
     assert draft_work(dspark, load)["gemm_markov"].flop == 7 * 2 * 248320 * 256
     for draft in (dflash2, dspark):

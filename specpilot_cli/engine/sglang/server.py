@@ -149,7 +149,7 @@ class SglangServer(HttpServer):
             with self._session.post(self.url + "/generate", json=body, stream=True, timeout=self._timeout_s) as answer:
                 if answer.status_code != 200:
                     raise ExternalFailed(f"POST /generate answered {answer.status_code}.", self._why(answer.text))
-                # byte by byte only where nothing marks the pieces: at kilobytes a token the reader would be the slower one
+                # byte by byte only where nothing marks the pieces: at kilobytes a token the reader would be slower
                 for line in answer.iter_lines(chunk_size=None if answer.raw.chunked else 1):
                     if line.startswith(b"data: {"):
                         arrived = time.perf_counter() - started
