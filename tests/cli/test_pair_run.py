@@ -51,7 +51,8 @@ def test_the_two_commands_of_the_help_page(cli: Cli, stock: Path) -> None:
     candidate_worktree(stock, cli.cwd / "new", step_ms=0.5)
     done = cli("pair-run", "stock", "new", "-d", "./fake.toml", "--noise-from", "noise.json", "-o", "pair.json")
     found = body(cli.cwd / "pair.json")
-    assert done.out == "pair.json\n" and done.rc in (0, 1, 5, 125), done.err
+    # any verdict: walls are milliseconds of a real clock, and a cold first run weighs more on the faster arm (exit 4)
+    assert done.out == "pair.json\n" and done.rc in (0, 1, 4, 5, 125), done.err
     assert json.loads((cli.cwd / "pair.json").read_text())["complete"] is True
     assert len(found["samples"]) == 4 * REQUESTS
     assert len(found["fresh_samples"]) == 4 * len(found["fresh"]) == 4 * 8
