@@ -43,16 +43,18 @@ def measured_noise(cli: Cli, *extra: str) -> Path:
     return path
 
 
-def test_the_two_commands_of_the_help_page(cli: Cli, stock: Path) -> None:
+def test_the_two_commands_of_the_help_page(cli: Cli) -> None:
+    # so long that a cold first run, a fraction of a millisecond slower, does not look like results kept (above 2 %)
+    deployment_file(cli.cwd, request_file(cli.cwd / "set.jsonl", REQUESTS))
+    stock = stock_worktree(cli.cwd / "stock", step_ms=8.0)
     noise = cli("pair-run", "stock", "--noise", "-d", "./fake.toml", "-o", "noise.json")
     assert noise.out == "noise.json\n" and "Traceback" not in noise.err
     assert body(cli.cwd / "noise.json")["purpose"] == "noise"
     measured_noise(cli)
-    candidate_worktree(stock, cli.cwd / "new", step_ms=0.5)
+    candidate_worktree(stock, cli.cwd / "new", step_ms=4.0)
     done = cli("pair-run", "stock", "new", "-d", "./fake.toml", "--noise-from", "noise.json", "-o", "pair.json")
     found = body(cli.cwd / "pair.json")
-    # any verdict: walls are milliseconds of a real clock, and a cold first run weighs more on the faster arm (exit 4)
-    assert done.out == "pair.json\n" and done.rc in (0, 1, 4, 5, 125), done.err
+    assert done.out == "pair.json\n" and done.rc in (0, 1, 5, 125), done.err
     assert json.loads((cli.cwd / "pair.json").read_text())["complete"] is True
     assert len(found["samples"]) == 4 * REQUESTS
     assert len(found["fresh_samples"]) == 4 * len(found["fresh"]) == 4 * 8
