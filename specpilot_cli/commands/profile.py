@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specpilot_cli.commands._numbers import whole_numbers
 from specpilot_cli.commands._options import Out
 from specpilot_cli.core import console
 
 if TYPE_CHECKING:
     from specpilot_cli.artifacts.profile import ProfileBody
 
+MOST_ROWS = 256
 DEFAULT_DEPLOYMENT = "miniengine-hybrid__dflash2__cpu__r1"
 
 
@@ -21,6 +23,11 @@ def profile(
     server_args: Annotated[list[str] | None, typer.Argument(help="Engine flags, after --.", show_default=False)] = None,
     deployment: Annotated[str, typer.Option("--deployment", "-d", help="Id or .toml file.")] = DEFAULT_DEPLOYMENT,
     requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many develop requests to run.")] = 12,
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", help="Row counts for rows→time: 1,8,9 or 1..64.", show_default="the engine's"),
+    ] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="Folder that keeps trace and server logs.")] = None,
     out: Out = None,
 ) -> None:
     """Measure where a step's time goes: phases, kernel classes, rows→time, τ, AR, and time outside every kernel.
@@ -34,10 +41,11 @@ def profile(
     from specpilot_cli.profiling.run import profile as run
     from specpilot_cli.profiling.sglang_checks import caveats
 
+    scan = whole_numbers(rows, "--rows", MOST_ROWS) if rows else None
     chosen = load_deployment(deployment)
     request_set = load_requests(chosen.requests, "develop", limit=requests)
     writer = Writer(out, "profile")
-    body = run(worktree, chosen, request_set, server_args or [])
+    body = run(worktree, chosen, request_set, server_args or [], scan, trace)
     inputs = (
         Source(name=f"{chosen.record.id}.toml", sha256=chosen.record.file_sha256),
         Source(name=f"{request_set.record.name}.jsonl", sha256=request_set.record.sha256),

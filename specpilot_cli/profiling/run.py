@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from specpilot_cli.engine.http import HttpServer
 from specpilot_cli.engine.registry import adapter
 from specpilot_cli.profiling import trace
 from specpilot_cli.profiling.classify import kernel_classes
+from specpilot_cli.profiling.folder import scratch_folder
 from specpilot_cli.profiling.peaks import measure_cpu
 from specpilot_cli.profiling.window import Window, acceptance, run_window
 from specpilot_cli.replay.oracle import count_oracle
@@ -47,9 +47,19 @@ class Windows:
     trace: Path
 
 
-def profile(worktree: Path, deployment: Deployment, requests: RequestSet, extra_args: Sequence[str]) -> ProfileBody:
+def profile(
+    worktree: Path,
+    deployment: Deployment,
+    requests: RequestSet,
+    extra_args: Sequence[str],
+    rows: Sequence[int] | None = None,
+    keep: Path | None = None,
+) -> ProfileBody:
     """Profile a worktree on a deployment.
 
+    Args:
+        rows: row counts to scan, ascending; the engine's own by default.
+        keep: a folder that gets the profiler's trace and the servers' logs.
     Raises:
         ExternalFailed: the engine failed. EnvironmentUnusable: the worktree is not one of the deployment's engine.
     """
@@ -57,20 +67,20 @@ def profile(worktree: Path, deployment: Deployment, requests: RequestSet, extra_
     if record.engine.startswith("sglang"):
         from specpilot_cli.profiling.sglang_run import profile as profile_sglang
 
-        return profile_sglang(worktree, deployment, requests, extra_args)
+        return profile_sglang(worktree, deployment, requests, extra_args, rows, keep)
     args = (*record.server_args, *extra_args)
-    with tempfile.TemporaryDirectory(prefix="specpilot-profile-") as scratch:
-        server = adapter(record.engine).launch(worktree, args, log=Path(scratch) / "server.log")
+    with scratch_folder(keep) as scratch:
+        server = adapter(record.engine).launch(worktree, args, log=scratch / "server.log")
         assert isinstance(server, HttpServer)
         try:
             who = ServerRecord(
                 tree=tree_id(worktree), base_tree=base_tree(worktree), argv=tuple(server.argv), info=server.info()
             )
-            windows = _windows(server, requests, record.shape.max_new_tokens, Path(scratch))
-            rows = _row_times(server)
+            windows = _windows(server, requests, record.shape.max_new_tokens, scratch)
+            times = _row_times(server, rows or ROWS)
         finally:
             server.close()
-        return _body(deployment, who, requests, windows, rows)
+        return _body(deployment, who, requests, windows, times)
 
 
 def _windows(server: HttpServer, requests: RequestSet, limit: int, scratch: Path) -> Windows:
@@ -93,10 +103,10 @@ def _windows(server: HttpServer, requests: RequestSet, limit: int, scratch: Path
     return Windows(Window(chosen, tuple(plain)), Window(chosen, tuple(plain_ar)), lattice, profiled, written)
 
 
-def _row_times(server: HttpServer) -> tuple[RowTime, ...]:
-    console.say(f"profile: verification time at {len(ROWS)} row counts from {ROWS[0]} to {ROWS[-1]}")
-    found = server.measure_rows(ROWS, context_len=ROW_CONTEXT, repeats=ROW_REPEATS)
-    return tuple(RowTime(rows=r, samples_ms=tuple(found[r]), median_ms=median(found[r])) for r in ROWS)
+def _row_times(server: HttpServer, rows: Sequence[int]) -> tuple[RowTime, ...]:
+    console.say(f"profile: verification time at {len(rows)} row counts from {rows[0]} to {rows[-1]}")
+    found = server.measure_rows(rows, context_len=ROW_CONTEXT, repeats=ROW_REPEATS)
+    return tuple(RowTime(rows=r, samples_ms=tuple(found[r]), median_ms=median(found[r])) for r in rows)
 
 
 def _classes(windows: Windows, inflation: float, vocab_size: int) -> tuple[KernelClass, ...]:

@@ -8,7 +8,6 @@ many requests as rows: the target's weights see the same rows, its attention see
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from specpilot_cli.engine.flags import autoregressive
 from specpilot_cli.engine.sglang.adapter import SglangAdapter, config_of, flag_value
 from specpilot_cli.engine.sglang.place import resolve
 from specpilot_cli.engine.sglang.server import SglangServer, Streamed
+from specpilot_cli.profiling.folder import scratch_folder
 from specpilot_cli.profiling.gpu_profile import Models, kernel_classes, phases_ms, unplaced
 from specpilot_cli.profiling.gpu_trace import Step, decode_steps, read_trace
 from specpilot_cli.profiling.model_shape import draft_shape, model_shape
@@ -59,12 +59,18 @@ class Measured:
 
 
 def profile(
-    worktree: Path, deployment: Deployment, requests: RequestSet, extra_args: Sequence[str], keep: Path | None = None
+    worktree: Path,
+    deployment: Deployment,
+    requests: RequestSet,
+    extra_args: Sequence[str],
+    rows: Sequence[int] | None = None,
+    keep: Path | None = None,
 ) -> ProfileBody:
     """Profile an SGLang worktree on a deployment with a drafter.
 
     Args:
-        keep: a folder that gets the trace.
+        rows: batch sizes of AR decoding to time; those above the server's limit are left out.
+        keep: a folder that gets the trace and the servers' logs.
     Raises:
         ExternalFailed: the engine failed. EnvironmentUnusable: no SGLang worktree, no GPU, or no CUDA graphs.
     """
@@ -75,12 +81,11 @@ def profile(
     if device is None:
         raise InputUnusable(f"{record.gpu}: the GPU's file gives no peaks.")
     concurrency, limit = max(1, record.shape.concurrency), record.shape.max_new_tokens
-    with tempfile.TemporaryDirectory(prefix="specpilot-profile-") as scratch:
-        folder = keep or Path(scratch)
+    with scratch_folder(keep) as folder:
         with running(worktree, autoregressive(args), folder / "ar.log") as server:
             require_graphs(server.info())
             plain = window(server, requests.requests, limit, concurrency)
-            rows = row_times(server, requests.requests)
+            times = row_times(server, requests.requests, rows or ROWS)
         with running(worktree, args, folder / "server.log") as server:
             info = server.info()
             require_graphs(info)
@@ -101,8 +106,8 @@ def profile(
         classes=classes,
         acceptance=accepted,
         autoregressive=AutoregressiveStep(step_ms=ar, samples_ms=tuple(plain.step_ms)),
-        rows=rows,
-        rows_fit=fit_rows(rows),
+        rows=times,
+        rows_fit=fit_rows(times),
         relative_cost=step.step_ms / ar,
         speedup_over_ar=accepted.tau / (step.step_ms / ar),
     )
@@ -158,11 +163,18 @@ def window(server: SglangServer, requests: Sequence[Request], limit: int, concur
     return Measured(tuple(found))
 
 
-def row_times(server: SglangServer, requests: Sequence[Request]) -> tuple[RowTime, ...]:
-    """Time of one AR step by batch size."""
-    most = int(server.info().get("max_running_requests") or ROWS[-1])
+def row_times(server: SglangServer, requests: Sequence[Request], counts: Sequence[int] = ROWS) -> tuple[RowTime, ...]:
+    """Time of one AR step by batch size.
+
+    Raises:
+        InputUnusable: every count is above what the server runs at once.
+    """
+    most = int(server.info().get("max_running_requests") or counts[-1])
+    fitting = [rows for rows in counts if rows <= most]
+    if not fitting:
+        raise InputUnusable(f"--rows: {counts[0]} and more, but the server runs at most {most} requests at once.")
     found = []
-    for rows in (rows for rows in ROWS if rows <= most):
+    for rows in fitting:
         prompts = [rotated(requests[i % len(requests)].input_ids, i // len(requests)) for i in range(rows)]
         _batch_walls_s(server, prompts)  # a new batch size compiles kernels
         samples = [_batch_step_ms(server, prompts) for _ in range(ROW_REPEATS)]

@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> dict[str, Path]:
     return {"deployment": tmp_path / "fake.toml", "trace": tmp_path / "trace.gz"}
 
 
-def run(cli: Cli, tmp_path: Path, place: dict[str, Path], *, code: int = 0, **info: Any) -> dict[str, Any]:
+def run(cli: Cli, tmp_path: Path, place: dict[str, Path], *options: str, code: int = 0, **info: Any) -> dict[str, Any]:
     """The artifact's document, and stderr under `said`."""
     given = {
         "device": "cuda",
@@ -50,7 +50,7 @@ def run(cli: Cli, tmp_path: Path, place: dict[str, Path], *, code: int = 0, **in
         **info,
     }
     stock = fake_worktree(tmp_path / "wt", info=given, trace=str(place["trace"]))
-    done = cli("profile", stock, "-d", place["deployment"], "-n", "4", "-o", "p.json").expect(code)
+    done = cli("profile", stock, "-d", place["deployment"], "-n", "4", *options, "-o", "p.json").expect(code)
     return {**(json.loads((tmp_path / "p.json").read_text()) if code == 0 else {}), "said": done.err}
 
 
@@ -69,6 +69,21 @@ def test_the_artifact(cli: Cli, tmp_path: Path, place: dict[str, Path]) -> None:
     assert len(step["samples_ms"]) == 4 * 5, "1 + 5·3 tokens in six chunks: five gaps a request"
     assert body["server"]["info"]["specpilot_launch"]["python"]
     assert body["server"]["info"]["speculative_algorithm"] == "DFLASH"
+
+
+def test_rows_are_chosen_and_the_trace_is_kept(cli: Cli, tmp_path: Path, place: dict[str, Path]) -> None:
+    document = run(cli, tmp_path, place, "--rows", "3..9", "--trace", str(tmp_path / "kept" / "here"))
+    assert [row["rows"] for row in document["body"]["rows"]] == [3, 4], "the server runs four at once"
+    kept = [path.name for path in (tmp_path / "kept" / "here").iterdir()]
+    assert {"ar.log", "server.log"} <= set(kept) and any("trace" in name for name in kept), kept
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "said"),
+    [("9..12", 3, "at most 4 requests at once"), ("0", 2, "is not within 1..256"), ("a", 2, "is no number")],
+)
+def test_bad_rows(cli: Cli, tmp_path: Path, place: dict[str, Path], rows: str, code: int, said: str) -> None:
+    assert said in run(cli, tmp_path, place, "--rows", rows, code=code)["said"]
 
 
 def test_an_eager_server_is_refused(cli: Cli, tmp_path: Path, place: dict[str, Path]) -> None:
