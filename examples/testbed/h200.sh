@@ -40,7 +40,7 @@ logs() { tar -C "$state" -cJf "$out/$1-logs.tar.xz" $(cd "$state" && ls "$1"*.lo
 case $step in
 first)
   cp .tb/a/gguf.xz.* "$state/"
-  for script in train core; do # every stage in miniature on the GPU: what does not work there shows in a minute
+  [ "${SMOKE:-yes}" = no ] || for script in train core; do # every stage in miniature on the GPU: what does not work there shows in a minute
     timeout 150 python3 "$here/$script.py" --smoke --device cuda --work "$state/smoke-$script" \
       --out "$state/smoke-$script/out" 2>&1 | tee "$out/smoke-$script.log"
   done
@@ -49,11 +49,12 @@ train)
   cp -r .tb/b/. "$state/"
   cat "$state"/gguf.xz.* | xz -dc -T0 >"$state/smollm2.gguf" || exit 1
   PYTHONPATH=$PYTHONPATH:$state/site python3 "$here/convert.py" "$state/smollm2.gguf" --out "$state/smollm2" || exit 1
-  # text for at most 150 s, then training until 75 s before the end, for files and evaluation
+  # text for at most 100 s, then training until 45 s before the end, for files and evaluation
   timeout 510 python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
-    --prompts "$state/prompts" --text-minutes 2.5 --total-minutes "${TOTAL:-8}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
+    --prompts "$state/prompts" --text-minutes "${TEXT:-1.7}" --total-minutes "${TOTAL:-8}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
   cp "$state/drafters/evaluation.json" "$out/" 2>/dev/null
   parts dflash2 drafters/dflash2 drafters/eagle3
+  tar -C "$state" -cf - $(cd "$state" && ls work/texts-*.json) | xz -T0 -6 >"$out/texts.tar.xz"
   ;;
 serve)
   engine

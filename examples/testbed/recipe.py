@@ -36,7 +36,7 @@ class Recipe:
     steps: int = 2400
     sequences: int = 48
     anchors: int = 24
-    eagle_sequences: int = 16
+    eagle_sequences: int = 8
     eagle_depth: int = 5
     dflash2_rows: tuple[int, ...] = (8, 16)
     dspark_rows: tuple[int, ...] = (7, 15)
@@ -45,6 +45,8 @@ class Recipe:
     position_decay: float = 5.0
     eagle_decay: float = 0.8
     unary_weight: float = 0.3
+    recompute: int = 0
+    """1 makes logits again in the backward pass: a few GB of GPU memory instead of tens, and slower."""
     evaluate_every_s: float = 60.0
     save_every_s: float = 60.0
 

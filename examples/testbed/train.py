@@ -35,7 +35,7 @@ from specpilot_cli.testbed.nn.files import load, save  # noqa: E402
 from specpilot_cli.testbed.nn.generate import Generator  # noqa: E402
 
 PROMPT_ROOM, BENCHMARK_ROOM = 192, 640
-RESERVE_S = 75.0
+RESERVE_S = 45.0
 """For files and evaluation, out of --total-minutes."""
 
 

@@ -132,7 +132,7 @@ class Training:
             for group in self.optimizers[name].param_groups:
                 group["lr"] = rate_at(self.clock.progress, recipe.rate)
             with self.autocast():
-                loss = self._loss(name, drafter, on, self._chosen(features, drafter), starts, pick)
+                loss = self._loss(name, drafter, on, self._chosen(features, drafter), starts, pick, batch)
             self.optimizers[name].zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
@@ -144,18 +144,22 @@ class Training:
         parts = features.split(self.target.embedding.shape[1], -1)
         return torch.cat([parts[self.layers.index(i)] for i in drafter.config.target_layer_ids], -1)
 
-    def _loss(self, name: str, drafter: Drafter, texts: Texts, features: Tensor, starts: Tensor, pick: int) -> Tensor:
+    def _loss(
+        self, name: str, drafter: Drafter, texts: Texts, features: Tensor, starts: Tensor, pick: int, there: Texts
+    ) -> Tensor:
+        """Of one drafter; `there` is the same batch on the CPU."""
         recipe, target = self.recipe, self.target
+        recompute = bool(recipe.recompute)
         if isinstance(drafter, EagleHead):
             some = slice(0, recipe.eagle_sequences)
             return eagle_loss(
-                drafter, texts.ids[some], texts.first[some], texts.lengths[some], features[some], target.embedding,
-                target.head, depth=recipe.eagle_depth, decay=recipe.eagle_decay,
+                drafter, texts.ids[some], there.first[some], there.lengths[some], features[some], target.embedding,
+                target.head, depth=recipe.eagle_depth, decay=recipe.eagle_decay, recompute=recompute,
             )  # fmt: skip
         choices = recipe.dflash2_rows if name == "dflash2" else recipe.dspark_rows
         return block_loss(
             drafter, texts.ids, texts.lengths, features, starts, choices[pick % len(choices)], target.embedding,
-            target.head, decay=recipe.position_decay, unary_weight=recipe.unary_weight,
+            target.head, decay=recipe.position_decay, unary_weight=recipe.unary_weight, recompute=recompute,
         )  # fmt: skip
 
     def taus(self, texts: Texts, batch: int = 16) -> dict[str, float]:
