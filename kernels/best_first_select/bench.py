@@ -8,7 +8,9 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "_testing")
@@ -18,8 +20,7 @@ import triton  # noqa: E402
 from mount import mount  # noqa: E402
 
 mount()
-from specpilot_kernels.best_first_select import cases, op, threshold  # noqa: E402
-from specpilot_kernels.best_first_select.triton_threshold import Shape  # noqa: E402
+from specpilot_kernels.best_first_select import cases, op, threshold, triton_select, triton_threshold  # noqa: E402
 
 SIZES = [
     (24, 16, 16, 192),
@@ -32,13 +33,13 @@ SIZES = [
     (1, 16, 16, 192),
     (64, 16, 16, 63),
 ]
-SWEPT = [(1, 512), (2, 512), (4, 256), (4, 1024), (8, 512), (8, 1024), (8, 2048)]
-"""Warps and chunk of the triton-threshold program beside its default, at the first size (`--sweep`)."""
+SWEPT = [(1, 256), (2, 512), (4, 512), (4, 1024), (8, 512), (8, 1024)]
+"""Warps and chunk of the triton-select program beside its default, at the first size (`--sweep`)."""
 ROTATED = 8
 """Lattices a graph: each replay reads others than the one before, from the L2."""
 GOAL_US = 30.0
 
-Variant = tuple[str, Shape | None]
+Variant = tuple[str, cases.Shape | None]
 
 
 def variants_at(size: tuple[int, int, int, int], sweep: bool) -> list[Variant]:
@@ -46,7 +47,8 @@ def variants_at(size: tuple[int, int, int, int], sweep: bool) -> list[Variant]:
     ids, _, pair = cases.lattice(1, *size[1:3], 0, False, "cuda")
     found: list[Variant] = [(v, None) for v in op.VARIANTS if v != "threshold" or threshold.fits(ids, pair)]
     if sweep and size == SIZES[0]:
-        found += [("triton-threshold", Shape(warps, chunk)) for warps, chunk in SWEPT]
+        found += [("triton-threshold", triton_threshold.Shape(8, 512))]
+        found += [("triton-select", triton_select.Shape(warps, chunk)) for warps, chunk in SWEPT]
     return found
 
 
@@ -59,18 +61,10 @@ def event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def time_us(size: tuple[int, int, int, int], variants: list[Variant], repeats: int) -> list[list[float]]:
-    """Microseconds a call of each variant: samples of graphs of `ROTATED` calls, replayed in turn."""
-    batch, positions, candidates, nodes = size
-    inputs = [cases.lattice(batch, positions, candidates, seed, False, "cuda") for seed in range(ROTATED)]
-    outs = [op.Tree.empty(batch, nodes, torch.device("cuda")) for _ in inputs]
+def replayed(calls: list[Callable[[], None]], repeats: int) -> list[list[float]]:
+    """Microseconds of one of the `ROTATED` selects in each call: samples of graphs, replayed in turn."""
     graphs = []
-    for name, shape in variants:
-
-        def call(name: str = name, shape: Shape | None = shape) -> None:
-            for (ids, _, pair), out in zip(inputs, outs, strict=True):
-                cases.run(ids, None, pair, nodes, out, name, shape)
-
+    for call in calls:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -89,6 +83,19 @@ def time_us(size: tuple[int, int, int, int], variants: list[Variant], repeats: i
             taken.append((start, end))
     torch.cuda.synchronize()
     return [[1e3 * start.elapsed_time(end) / ROTATED for start, end in taken[5:]] for taken in marks]
+
+
+def time_us(size: tuple[int, int, int, int], variants: list[Variant], repeats: int) -> list[list[float]]:
+    """Microseconds a call of each variant."""
+    batch, positions, candidates, nodes = size
+    inputs = [cases.lattice(batch, positions, candidates, seed, False, "cuda") for seed in range(ROTATED)]
+    outs = [op.Tree.empty(batch, nodes, torch.device("cuda")) for _ in inputs]
+
+    def all_calls(name: str, shape: cases.Shape | None) -> None:
+        for (ids, _, pair), out in zip(inputs, outs, strict=True):
+            cases.run(ids, None, pair, nodes, out, name, shape)
+
+    return replayed([partial(all_calls, *variant) for variant in variants], repeats)
 
 
 def check(sweep: bool) -> list[str]:
@@ -134,7 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--sweep", action="store_true", help="other shapes of the triton-threshold program too")
+    parser.add_argument("--sweep", action="store_true", help="other shapes of the triton programs too")
     options = parser.parse_args()
     body: dict[str, object] = {"schema": "specpilot.kernel-bench/1", "created": datetime.now(UTC).isoformat()}
     options.out.write_text(json.dumps(body | {"complete": False}))

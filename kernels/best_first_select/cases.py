@@ -11,7 +11,9 @@ import torch  # noqa: E402
 from mount import mount  # noqa: E402
 
 mount()
-from specpilot_kernels.best_first_select import launch, op, reference, threshold, triton_threshold  # noqa: E402
+from specpilot_kernels.best_first_select import launch, op, reference, threshold, triton_select, triton_threshold  # noqa: E402
+
+Shape = triton_threshold.Shape | triton_select.Shape
 
 SHAPES = [(1, 1, 1), (2, 3, 4), (3, 5, 7), (2, 8, 16), (1, 16, 16), (1, 2, 40)]
 NODES = (1, 2, 15, 33)
@@ -43,11 +45,13 @@ def run(
     nodes: int,
     out: op.Tree,
     variant: str,
-    shape: triton_threshold.Shape | None = None,
+    shape: Shape | None = None,
 ) -> None:
-    """`op.select`; with another `shape` of the variant triton-threshold than its default."""
+    """`op.select`; with another `shape` of the variants triton-threshold and triton-select than their default."""
     if shape is None:
         op.select(ids, unary, pair, nodes, out=out, variant=variant)
+    elif isinstance(shape, triton_select.Shape):
+        launch.link(ids, nodes, out, launch.chosen(ids, unary, pair, nodes, out, shape))
     else:
         launch.listed(ids, unary, pair, nodes, out, shape)
         launch.link(ids, nodes, out)
@@ -60,7 +64,7 @@ def differences(
     nodes: int,
     seed: int,
     variant: str = "triton",
-    shape: triton_threshold.Shape | None = None,
+    shape: Shape | None = None,
 ) -> list[str]:
     """Names of the outputs that are not the reference's. Outputs are poisoned first: what nobody wrote is wrong."""
     tree = op.Tree.empty(ids.shape[0], nodes, ids.device)
@@ -107,28 +111,29 @@ def odd_scores(device: str, seeds: range) -> Iterator[tuple[torch.Tensor, torch.
             yield ids, scores, nodes, seed
 
 
-def triton_threshold_cases(device: str) -> tuple[int, list[str]]:
+def triton_cases(variant: str, make: type[Shape], device: str) -> tuple[int, list[str]]:
     """What the sizes of `main` do not reach: many nodes, wide lattices, odd scores, other shapes of the program, and
     both reasons to pop instead: a list that overflows, too many nodes at the limit."""
     wrong: list[str] = []
     count = 0
-    variant, small = "triton-threshold", triton_threshold.Shape(warps=2, chunk=256)
-    sizes = [((1, 16, 16), 192, None), ((2, 8, 16), 63, small), ((1, 4, 24), 129, None)]
+    small = make(warps=2, chunk=256)
+    sizes: list[tuple[tuple[int, int, int], int, Shape | None]] = [((2, 8, 16), 63, small), ((1, 4, 24), 129, None)]
     if device == "cpu":
-        sizes += [((1, 16, 16), 255, small), ((1, 63, 5), 63, None), ((1, 6, 3), 192, None), ((1, 3, 100), 129, small)]
+        sizes += [((1, 16, 16), 192, None), ((1, 16, 16), 255, small), ((1, 63, 5), 63, None), ((1, 6, 3), 192, None)]
+        sizes += [((1, 3, 100), 129, small)]
     for seed, ((size, nodes, shape), step) in enumerate(itertools.product(sizes, (0, 8))):
         ids, unary, pair = lattice(*size, seed, False, device)
         if step:  # ties all along
             unary, pair = (unary * step).round() / step, (pair * step).round() / step
-        wrong += differences(ids, unary, pair, nodes, seed, variant, shape)
-        wrong += differences(ids, None, pair, nodes, seed, variant, shape)
-        count += 2
+        kinds = [(unary, pair), (None, pair)] if device == "cpu" else [(None, pair)]
+        for given in kinds:
+            wrong += differences(ids, *given, nodes, seed, variant, shape)
+            count += 1
     for ids, scores, nodes, seed in odd_scores(device, range(4)):
         wrong += differences(ids, None, scores, nodes, seed, variant)
         count += 1
-    short = triton_threshold.Shape(listed=32)
     ids, _, pair = lattice(2, 5, 7, 1, False, device)
-    for scores, shape in ((pair, short), (torch.zeros_like(pair), None)):
+    for scores, shape in ((pair, make(listed=32)), (torch.zeros_like(pair), None)):
         wrong += differences(ids, None, scores, 33, 1, variant, shape)
         count += 1
     return count, wrong
@@ -144,10 +149,11 @@ def main(device: str) -> int:
     ):
         ids, unary, pair = lattice(*shape, seed, ties, device)
         given = None if kind == "pair" else unary, None if kind == "unary" else pair
-        for variant in ("triton", "triton-threshold"):
+        for variant in ("triton", "triton-threshold", "triton-select"):
             wrong += differences(ids, *given, nodes, seed, variant)
             count += 1
-    more = [triton_threshold_cases(device)]
+    more = [triton_cases("triton-threshold", triton_threshold.Shape, device)]
+    more += [triton_cases("triton-select", triton_select.Shape, device)]
     if device == "cuda" and threshold.fits(ids, None):
         more.append(threshold_cases())
     count += sum(cases for cases, _ in more)

@@ -11,10 +11,10 @@ if __name__ == "__main__":
     mount()
 
 from cubin import HOPPER, compile_for, resources
-from specpilot_kernels.best_first_select import kernel, triton_threshold
+from specpilot_kernels.best_first_select import kernel, triton_select, triton_threshold
 from triton.backends.compiler import GPUTarget
 
-__all__ = ["compile_link", "compile_lists", "compile_pick", "resources"]
+__all__ = ["compile_choose", "compile_link", "compile_lists", "compile_pick", "resources"]
 
 SIZES = {"D": 16, "K": 16, "N": 192}
 
@@ -49,9 +49,37 @@ def compile_lists(
     return compile_for(triton_threshold.lists, signature, constants, shape.warps, target)
 
 
-def compile_link(target: GPUTarget = HOPPER) -> Any:
+def compile_choose(
+    kind: str = "pair",
+    target: GPUTarget = HOPPER,
+    shape: triton_select.Shape = triton_select.DEFAULT,
+    nodes: int = SIZES["N"],
+    profile: bool = False,
+) -> Any:
+    """The `choose` kernel."""
+    constants = SIZES | {
+        "N": nodes,
+        "WIDTH": 16,
+        "POP_WIDTH": 32,
+        "CHUNK": shape.chunk,
+        "LISTED": shape.listed,
+        "SORTED": triton_select.sorted_at_most(nodes, shape.warps),
+        "SIZE": triton_select.WORDS,
+        "HAS_UNARY": kind != "pair",
+        "HAS_PAIR": kind != "unary",
+        "MAY_END": False,
+        "NATIVE": True,
+        "WARPS": shape.warps,
+        "EARLY": shape.early,
+        "PROFILE": profile,
+    }
+    signature = {"unary": "*fp32", "pair": "*fp32", "picked": "*i32", "scores": "*fp32", "work": "*i32"}
+    return compile_for(triton_select.choose, signature | {"clocks": "*i64"}, constants, shape.warps, target)
+
+
+def compile_link(target: GPUTarget = HOPPER, waits: bool = False) -> Any:
     """The `link` kernel."""
-    constants = SIZES | {"COLUMNS": 256, "ROWS": 4}
+    constants = SIZES | {"COLUMNS": 256, "ROWS": 4, "WAITS": waits}
     names = ("picked", "ids", "parents", "tokens", "depths", "next_token", "next_sibling")
     return compile_for(kernel.link, dict.fromkeys(names, "*i32") | {"mask": "*i8"}, constants, 4, target)
 
@@ -63,8 +91,12 @@ def main() -> None:
             f"lists, {warps} warps, chunk {chunk}:",
             resources(compile_lists(shape=triton_threshold.Shape(warps, chunk))),
         )
+    for warps, chunk in ((1, 256), (2, 512), (4, 512), (4, 1024), (8, 1024)):
+        print(
+            f"choose, {warps} warps, chunk {chunk}:", resources(compile_choose(shape=triton_select.Shape(warps, chunk)))
+        )
     print("pick:", resources(compile_pick()))
-    print("link:", resources(compile_link()))
+    print("link:", resources(compile_link()), "waiting:", resources(compile_link(waits=True)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ Not called `triton.py`: run as a script, `bench.py` would then import this file 
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 NEVER = tl.constexpr(0x7FFFFFFF)
 DEPTH_BITS, RANK_BITS, ROW_BITS = tl.constexpr(6), tl.constexpr(7), tl.constexpr(10)
@@ -157,8 +158,13 @@ def pick(unary, pair, picked, scores, D: tl.constexpr, K: tl.constexpr, N: tl.co
 
 @triton.jit
 def link(picked, ids, parents, tokens, depths, next_token, next_sibling, mask, D: tl.constexpr, K: tl.constexpr,
-         N: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Everything verification reads, for ROWS rows of one request. Row 0 is the anchor, row i + 1 node i."""
+         N: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, WAITS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Everything verification reads, for ROWS rows of one request. Row 0 is the anchor, row i + 1 node i.
+
+    WAITS: launched before the kernel in front of it has ended, and waits for that here.
+    """
+    if WAITS:
+        gdc_wait()
     request = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)

@@ -1,10 +1,10 @@
-"""Launches of the Triton kernels on checked arguments: `pick` or `lists` first, then `link`."""
+"""Launches of the Triton kernels on checked arguments: `pick`, `lists` or `choose` first, then `link`."""
 
 from typing import Protocol
 
 import torch
 import triton
-from specpilot_kernels.best_first_select import kernel, triton_threshold
+from specpilot_kernels.best_first_select import kernel, triton_select, triton_threshold
 
 LINK_ROWS = 4
 
@@ -77,8 +77,57 @@ def listed(
     )
 
 
-def link(ids: torch.Tensor, nodes: int, out: Buffers) -> None:
-    """The rest of `out` from `out.picked`."""
+def chosen(
+    ids: torch.Tensor,
+    unary: torch.Tensor | None,
+    pair: torch.Tensor | None,
+    nodes: int,
+    out: Buffers,
+    shape: triton_select.Shape = triton_select.DEFAULT,
+    clocks: torch.Tensor | None = None,
+) -> bool:
+    """`out.picked` and `out.scores` depth by depth, the list in shared memory; arguments as in `op.select`.
+
+    Gives whether `link` may start early.
+
+    clocks: `[B, 2 * len(triton_select.PHASES)]` int64 for cycles and visits of each phase, in a build of its own
+    (`probe.py`).
+    """
+    batch, positions, candidates = ids.shape
+    stand_in = ids
+    width = triton.next_power_of_2(candidates)
+    early = shape.early and ids.is_cuda and torch.cuda.get_device_capability(ids.device) >= (9, 0)
+    triton_select.choose[(batch,)](
+        stand_in if unary is None else unary,
+        stand_in if pair is None else pair,
+        out.picked,
+        out.scores,
+        out.work,
+        stand_in if clocks is None else clocks,
+        D=positions,
+        K=candidates,
+        N=nodes,
+        WIDTH=width,
+        POP_WIDTH=max(32, width),
+        CHUNK=shape.chunk,
+        LISTED=shape.listed,
+        SORTED=triton_select.sorted_at_most(nodes, shape.warps),
+        SIZE=triton_select.WORDS,
+        HAS_UNARY=unary is not None,
+        HAS_PAIR=pair is not None,
+        MAY_END=nodes > paths(positions, candidates, nodes),
+        NATIVE=not triton.knobs.runtime.interpret,
+        WARPS=shape.warps,
+        EARLY=early,
+        PROFILE=clocks is not None,
+        num_warps=shape.warps,
+    )
+    return early
+
+
+def link(ids: torch.Tensor, nodes: int, out: Buffers, early: bool = False) -> None:
+    """The rest of `out` from `out.picked`. early: the kernel in front allows this one to start before its end."""
+    launched = {"launch_pdl": True} if early else {}
     batch, positions, candidates = ids.shape
     kernel.link[(batch, triton.cdiv(nodes + 1, LINK_ROWS))](
         out.picked,
@@ -94,7 +143,9 @@ def link(ids: torch.Tensor, nodes: int, out: Buffers) -> None:
         N=nodes,
         COLUMNS=triton.next_power_of_2(nodes + 1),
         ROWS=LINK_ROWS,
+        WAITS=early,
         num_warps=4,
+        **launched,
     )
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from specpilot_kernels.best_first_select import launch, threshold, triton_threshold
+from specpilot_kernels.best_first_select import launch, threshold, triton_select, triton_threshold
 
 LIMITS = {"positions": 63, "candidates": 128, "nodes": 255}
-VARIANTS = ("triton", "threshold", "triton-threshold")
+VARIANTS = ("triton", "threshold", "triton-threshold", "triton-select")
 FROM_NODES = 48
 """From so many nodes on the CUDA C++ variant is the faster one (README)."""
 
@@ -48,7 +48,7 @@ class Tree:
             next_sibling=integers(batch, rows),
             mask=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
             picked=integers(batch, nodes),
-            work=integers(batch, triton_threshold.WORK),
+            work=integers(batch, max(triton_threshold.WORK, triton_select.WORDS)),
         )
 
 
@@ -90,11 +90,14 @@ def select(
     if possible:
         threshold.select(ids, unary, pair, nodes, tree)
         return tree
+    early = False
     if variant == "triton-threshold":
         launch.listed(ids, unary, pair, nodes, tree)
+    elif variant == "triton-select":
+        early = launch.chosen(ids, unary, pair, nodes, tree)
     else:
         launch.popped(ids, unary, pair, nodes, tree)
-    launch.link(ids, nodes, tree)
+    launch.link(ids, nodes, tree, early)
     return tree
 
 
