@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--total-minutes", type=float, help="end the training so that all is done by then")
     parser.add_argument("--prompts", type=Path, help="folder of held-out prompts (*.jsonl), for the evaluation")
     parser.add_argument("--mask-token", default="<empty_output>", help="a token that the target never writes")
+    parser.add_argument("--init", type=Path, help="folder of drafters to go on from, as an earlier run wrote them")
     parser.add_argument("--only", choices=ALGORITHMS, nargs="*", default=ALGORITHMS)
     parser.add_argument("--smoke", action="store_true", help="a random target, a few steps of every stage")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="recipe numbers to change")
@@ -77,6 +78,18 @@ def drafters_of(recipe: Recipe, target: DenseModel, mask: int, names: list[str])
         ids = feature_layers(c.num_hidden_layers, recipe.eagle_features)
         made["eagle3"] = EagleHead(EagleConfig(c.hidden_size, c.vocab_size, ids, **shape))
     return {name: module.to(target.embedding.device) for name, module in made.items()}
+
+
+def begun(drafters: dict[str, Drafter], folder: Path | None) -> dict[str, Drafter]:
+    """`drafters` with the weights of an earlier run's; the optimisers begin anew."""
+    for name, module in drafters.items() if folder else ():
+        assert folder is not None
+        earlier = load(folder / name, str(next(module.parameters()).device), torch.float32)
+        assert isinstance(earlier, BlockDrafter | EagleHead)
+        if earlier.config != module.config:
+            raise SystemExit(f"{folder / name} has other shapes than the recipe")
+        module.load_state_dict(earlier.state_dict())
+    return drafters
 
 
 class Laps:
@@ -163,14 +176,14 @@ def main() -> int:
     texts, held = load_texts(paths, recipe.held_out)
     print(f"{len(texts)} texts, {int((texts.lengths - texts.first).sum()):,} answer tokens; {len(held)} held out")
     laps.lap("text")
-    training = Training(
-        recipe, target, drafters_of(recipe, target, mask, list(options.only)), options.work, laps.left(options)
-    )
+    drafters = begun(drafters_of(recipe, target, mask, list(options.only)), options.init)
+    training = Training(recipe, target, drafters, options.work, laps.left(options))
     training.run(texts, lambda: print("tau", json.dumps(training.taus(held)), flush=True))
     laps.lap("drafters")
     about = {
         "target_sha256": sha256_file(options.target / "model.safetensors"), "recipe": recipe.to_json(),
-        "steps": training.clock.step, "texts": len(texts), "stages_s": laps.stages, "torch": torch.__version__,
+        "steps": training.clock.step, "init": str(options.init or ""),
+        "texts": len(texts), "stages_s": laps.stages, "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or "cpu",
     }  # fmt: skip
     for name, module in training.drafters.items():

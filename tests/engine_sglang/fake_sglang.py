@@ -87,6 +87,36 @@ def generate(prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], li
     return output, steps(limit), {"type": "length", "length": limit}
 
 
+def record(name: str, prompt: list[int], output: list[int], lengths: list[int]) -> None:
+    """A lattice of every step, as the memory entry `record-lattice` (whose file writer lies beside) records it."""
+    import numpy as np
+    from sglang.srt.speculative.lattice_file import LatticeFolder, Recorded
+
+    depth, text = DRAFTS - 1, list(output)
+    for _ in range(DRAFTS):  # the last step was accepted whole
+        text.append(choose([*prompt, *text])[0][1])
+    starts = np.arange(len(lengths) - 1) * 3
+    drafts = np.array([text[o : o + 3] + [(text[o + 3] + 1) % VOCABULARY] * (depth - 2) for o in starts])
+    ids = np.stack([drafts[:, 1:], (drafts[:, 1:] + 1) % VOCABULARY], 2)
+    steps = {
+        "position": len(prompt) + starts, "drafts": drafts, "accepted": np.full(len(starts), 2),
+        "bonus": np.array([text[o + 3] for o in starts]), "ids": ids,
+        "logprobs": np.log(np.broadcast_to(np.array([0.6, 0.3], np.float32), ids.shape)),
+        "tolerance": np.zeros((len(starts), depth), np.float32),
+    }  # fmt: skip
+    if PLAN.get("loses_steps"):
+        steps = {key: value[1:] for key, value in steps.items()}
+    header = {"positions": depth, "candidates": 2, "vocab_size": VOCABULARY, "transitions": "none", "drafter": "DFLASH"}
+    with RECORDING:
+        folder = LatticeFolder(str(ARGS["speculative_lattice_dir"]), {**header, "recorder": "fake"})
+        kept = text[: 1 + 3 * len(starts)]
+        folder.append([Recorded(name, np.array([*prompt, *kept]), len(prompt), len(output), steps)])
+        folder.write_index(complete=True)
+
+
+RECORDING = threading.Lock()
+
+
 def score(ids: list[int], start: int, top: int) -> dict[str, Any]:
     """`input_token_logprobs` and `input_top_logprobs` from `start` on."""
     given: list[Any] = [[None, ids[start], None]]
@@ -153,11 +183,14 @@ class Handler(BaseHTTPRequestHandler):
         else:
             ids = body["input_ids"]
             time.sleep(STEP_S * len(steps(int(body["sampling_params"]["max_new_tokens"]))))
-            many = [self._one(i, body) for i in (ids if isinstance(ids[0], list) else [ids])]
+            prompts, names = (ids, body.get("rid")) if isinstance(ids[0], list) else ([ids], None)
+            many = [self._one(i, body, names[n] if names else "") for n, i in enumerate(prompts)]
             self._answer(many if isinstance(ids[0], list) else many[0])
 
-    def _one(self, ids: list[int], body: dict[str, Any]) -> dict[str, Any]:
+    def _one(self, ids: list[int], body: dict[str, Any], name: str) -> dict[str, Any]:
         output, lengths, finish = generate(ids, body["sampling_params"])
+        if name and "speculative_lattice_dir" in ARGS:
+            record(name, ids, output, lengths)
         found = meta(ids, output, finish, lengths)
         if body.get("return_logprob"):
             found |= score(ids, body["logprob_start_len"], body["top_logprobs_num"])

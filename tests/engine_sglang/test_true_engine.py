@@ -16,10 +16,11 @@ import numpy as np
 import psutil
 import pytest
 from engine_sglang.test_adapter import family, gone
-from engine_sglang.tiny_model import CONFIG, write_model, write_stubs
+from engine_sglang.tiny_model import CONFIG, write_model
 
 from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, InputUnusable
 from specpilot_cli.engine.sglang.adapter import SglangAdapter
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
 from specpilot_cli.engine.sglang.server import SglangServer, generation
 from specpilot_cli.engine.sglang.source import init_sglang
 from specpilot_cli.forcing.margin import Rule, judge

@@ -1,4 +1,4 @@
-"""A Qwen3-shape model of 100 k random parameters, and stand-ins for what SGLang imports on a CPU and never calls."""
+"""A Qwen3-shape model of 100 k random parameters."""
 
 from __future__ import annotations
 
@@ -27,21 +27,6 @@ CONFIG = {
     "eos_token_id": 1,
     "bos_token_id": 0,
 }
-_NAMES = """
-class _Name(type):
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return name
-
-def names_of(module):
-    def __getattr__(name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Name(name, (), {"__module__": module})
-    return __getattr__
-"""
-_MODULES = ("transforms/__init__", "transforms/functional", "transforms/v2/__init__", "transforms/v2/functional")
 
 
 def write_model(folder: Path, seed: int = 0) -> Path:
@@ -71,18 +56,4 @@ def write_model(folder: Path, seed: int = 0) -> Path:
         for name, width in norms.items():
             tensors[f"model.layers.{layer}.{name}.weight"] = np.ones(width)
     save_file({name: value.astype(np.float32) for name, value in tensors.items()}, folder / "model.safetensors")
-    return folder
-
-
-def write_stubs(folder: Path) -> Path:
-    """`vllm._custom_ops` (imported for its rotary embedding off CUDA) and `torchvision` (imported for its names)."""
-    (folder / "vllm").mkdir(parents=True)
-    (folder / "vllm/__init__.py").write_text("")
-    (folder / "vllm/_custom_ops.py").write_text("rotary_embedding = None\n")
-    (folder / "torchvision/transforms/v2").mkdir(parents=True)
-    (folder / "torchvision/__init__.py").write_text('__version__ = "0.0.0"\n' + _NAMES)
-    for name in (*_MODULES, "io", "ops"):
-        (folder / f"torchvision/{name}.py").write_text(
-            "from torchvision import names_of\n__getattr__ = names_of(__name__)\n"
-        )
     return folder

@@ -15,10 +15,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine_sglang.tiny_model import write_stubs  # noqa: E402
 from testbed import tiny  # noqa: E402
 from testbed.test_drafters import plain_block, plain_eagle, plain_proposals  # noqa: E402
 
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs  # noqa: E402
 from specpilot_cli.testbed.nn.eagle3 import EagleHead  # noqa: E402
 from specpilot_cli.testbed.nn.files import load, save  # noqa: E402
 
