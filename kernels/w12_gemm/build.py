@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-SOURCES = ("sm90.cu", "sm90.cuh", "decode.cuh", "ptx.cuh", "wgmma_rs.cuh", "variants.cuh")
+SOURCES = ("sm90.cu", "sm90.cuh", "expand.cuh", "decode.cuh", "ptx.cuh", "wgmma_rs.cuh", "variants.cuh")
 FLAGS = ("-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
 HERE = Path(__file__).resolve().parent
 

@@ -1,53 +1,14 @@
 """The public call: y = x W^T with W in W12 records, prepared once by `prepare.prepare`."""
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 
 import torch
-from specpilot_kernels.w12_gemm import build
+from specpilot_kernels.w12_gemm import build, plan
+from specpilot_kernels.w12_gemm.plan import EARLY, MAX_BLOCKS, MAX_ROWS, MAX_TILES, PLAIN, Launch, Variant
 from specpilot_kernels.w12_gemm.prepare import Prepared
-from specpilot_kernels.w12_pack.op import TILE_CHANNELS
 
-MAX_ROWS, MAX_VIEW_ROWS = 256, 64
-EVEN_SHARE = 0.84  # of the multiprocessors that must have work before whole tiles are preferred
-_MAX_BLOCKS = 144  # slots for partial sums: one block on each multiprocessor of the largest Hopper chip
-_MAX_TILES = 1 << 16  # counters: two words a tile
-
-
-MAX_SPLIT = 8  # blocks of a portable cluster
-WHOLE_STREAM = 1 << 20  # steps of lead: more than any share has
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One compiled kernel: entry in the table, rows and 128-channel records of its tile, whether it reads the 8-bit
-    view alone, bytes of partial sums a block (two segments)."""
-
-    entry: int
-    name: str
-    rows: int
-    records: int
-    view: bool
-    partial_bytes: int
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a product is started.
-
-    `ahead` > 0 launches programmatically dependent: that many pipeline slots of weights stream in while the previous
-    kernel of the stream ends; only safe when that kernel does not write the weight. A block lets the next kernel start
-    `lead` steps before the end of its own stream. `split`: blocks a tile in a cluster, 0 for equal shares of all steps,
-    None to choose by shape. `EARLY` is what measured best.
-    """
-
-    ahead: int = 0
-    lead: int = WHOLE_STREAM
-    split: int | None = None
-
-
-PLAIN, EARLY = Launch(), Launch(ahead=2, lead=6)
+__all__ = ["EARLY", "MAX_ROWS", "PLAIN", "Launch", "Variant", "choose", "even_split", "expand", "find", "matmul"]
 
 
 class _Request(ctypes.Structure):
@@ -67,6 +28,7 @@ def _shared_object() -> ctypes.CDLL:
     loaded.w12_gemm_name.restype = ctypes.c_char_p
     loaded.w12_gemm_partial_bytes.restype = ctypes.c_size_t
     loaded.w12_gemm_launch.argtypes = [ctypes.c_int, ctypes.POINTER(_Request)]
+    loaded.w12_gemm_expand.argtypes = [ctypes.POINTER(_Request)]
     return loaded
 
 
@@ -89,35 +51,25 @@ def variants() -> tuple[Variant, ...]:
 
 def find(name: str, m: int) -> Variant | None:
     """The variant of that name with the smallest tile that holds `m` rows."""
-    fitting = [v for v in variants() if v.name == name and v.rows >= m]
-    return min(fitting, key=lambda v: v.rows) if fitting else None
+    return plan.find(variants(), name, m)
 
 
+@cache
+def _device(index: int) -> plan.Device:
+    properties = torch.cuda.get_device_properties(index)
+    return plan.Device(variants(), properties.multi_processor_count, _shared_object().w12_gemm_clusters)
+
+
+@cache
 def choose(m: int, n: int, device: int, early: bool = False, view: bool = False) -> Variant:
     """The variant that measured best (README) for `m` rows and `n` channels, launched early or not."""
-    if view:
-        name = "view6"
-    elif m > 64:
-        name = "tall"
-    else:
-        slim = find("slim6", m) if early and m <= 32 else None
-        # whole tiles of 128 channels, one a block, leave nothing to hand over
-        name = "slim6" if slim and even_split(slim, n, device) == 1 else "wide4"
-    variant = find(name, m)
-    if variant is None:
-        raise ValueError(f"W12 GEMM takes 1 to {MAX_VIEW_ROWS if view else MAX_ROWS} rows, got {m}")
-    return variant
+    return plan.choose(_device(device), m, n, early, view)
 
 
 @cache
 def even_split(variant: Variant, n: int, device: int) -> int:
     """Blocks a tile (1 to 8) when whole tiles in equal parts keep most multiprocessors busy, else 0."""
-    tiles = -(-n // (TILE_CHANNELS * variant.records))
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    split = min(multiprocessors // tiles, MAX_SPLIT)
-    while split > 1 and _shared_object().w12_gemm_clusters(variant.entry, split) < tiles:
-        split -= 1  # a cluster must fit into one group of multiprocessors
-    return split if split * tiles >= EVEN_SHARE * multiprocessors else 0
+    return plan.even_split(_device(device), variant, n)
 
 
 @cache
@@ -125,8 +77,8 @@ def _workspace(device: int) -> tuple[torch.Tensor, torch.Tensor]:
     # one per device: launches of one stream run in order; concurrent streams need their own
     largest = max(v.partial_bytes for v in variants())
     return (
-        torch.empty(_MAX_BLOCKS * largest, dtype=torch.uint8, device=device),
-        torch.zeros(2 * _MAX_TILES, dtype=torch.int32, device=device),
+        torch.empty(MAX_BLOCKS * largest, dtype=torch.uint8, device=device),
+        torch.zeros(2 * MAX_TILES, dtype=torch.int32, device=device),
     )
 
 
@@ -204,4 +156,30 @@ def matmul(
     code = _shared_object().w12_gemm_launch(chosen.entry, ctypes.byref(request))
     if code:
         raise RuntimeError(f"W12 GEMM variant {chosen.name}/{chosen.rows} failed to launch: CUDA code {code}")
+    return out
+
+
+def expand(packed: Prepared, out: torch.Tensor | None = None) -> torch.Tensor:
+    """The BF16 matrix `[N, K]` on the GPU, bit for bit, from what the products read. K a multiple of 8."""
+    n, k = packed.shape
+    if out is None:
+        out = torch.empty(n, k, dtype=torch.bfloat16, device=packed.records.device)
+    if tuple(out.shape) != (n, k) or out.dtype != torch.bfloat16 or not out.is_contiguous() or not out.is_cuda or k % 8:
+        raise ValueError(f"out must be contiguous CUDA BF16 [{n}, {k}], K a multiple of 8")
+    request = _Request(
+        records=packed.records.data_ptr(),
+        window_low=packed.window_low.data_ptr(),
+        patches=packed.patches.data_ptr(),
+        hard_start=packed.hard_start.data_ptr(),
+        hard_column=packed.hard_column.data_ptr(),
+        hard_bits=packed.hard_bits.data_ptr(),
+        y=out.data_ptr(),
+        stream=torch.cuda.current_stream(out.device).cuda_stream,
+        hard=packed.hard_bits.numel(),
+        n=n,
+        k=k,
+    )
+    code = _shared_object().w12_gemm_expand(ctypes.byref(request))
+    if code:
+        raise RuntimeError(f"W12 expansion failed to launch: CUDA code {code}")
     return out

@@ -8,7 +8,7 @@ other weight. Each record gets eight patch words; what does not fit or cannot be
 from dataclasses import dataclass
 
 import torch
-from specpilot_kernels.w12_pack.op import TILE_CHANNELS, TILE_K, W12Tensor
+from specpilot_kernels.w12_pack.torch_codec import TILE_CHANNELS, TILE_K, W12Tensor, unpack_codes
 
 PATCHES = 8  # words a record: at the 1e-4 escapes of trained weights 0.8 are used, nine or more once in 1e7 records
 VALID = 1 << 13
@@ -83,3 +83,37 @@ def prepare(packed: W12Tensor) -> Prepared:
         column[~soft].int(),
         packed.escape_bits[~soft],
     )
+
+
+def _patched(prepared: Prepared) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Channels, columns and BF16 patterns (int16) of all patches: the inverse of `_place` and `_scaled`."""
+    words = prepared.patches.flatten()
+    where = (words & VALID).nonzero().flatten()
+    word, record = words[where].long() & 0xFFFFFFFF, where // PATCHES
+    thread, register = word & 127, word >> 10 & 3
+    row = 64 * (word >> 7 & 1) + 16 * (thread // 32) + thread % 32 // 4 + 8 * (register % 2)
+    col = 16 * (word >> 8 & 3) + 8 * (register // 2) + 2 * (thread % 4) + (word >> 12 & 1)
+    steps = prepared.patches.shape[1]
+    channel, column = record // steps * TILE_CHANNELS + row, record % steps * TILE_K + col
+    value = word >> 16
+    exponent = (value >> 7 & 0xFF) - _CODE_EXPONENT + prepared.window_low.long()[channel]
+    bits = torch.where((value & 0x7FFF) == 0, value, (value & 0x807F) | exponent << 7)
+    return channel, column, torch.where(bits >= 1 << 15, bits - (1 << 16), bits).to(torch.int16)
+
+
+def restore(prepared: Prepared) -> torch.Tensor:
+    """BF16 `[N, K]` from exactly what the kernel reads, in torch: what `expand.cuh` does on a GPU."""
+    tiles = W12Tensor(
+        prepared.shape,
+        prepared.records,
+        prepared.window_low,
+        prepared.hard_start,
+        prepared.hard_column,
+        prepared.hard_bits,
+    )
+    out = unpack_codes(tiles)
+    channel, column, bits = _patched(prepared)
+    out[channel, column] = bits
+    hard = torch.repeat_interleave(prepared.hard_start.diff().long())
+    out[hard, prepared.hard_column.long()] = prepared.hard_bits
+    return out.view(torch.bfloat16)

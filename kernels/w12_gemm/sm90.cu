@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "expand.cuh"
 #include "sm90.cuh"
 
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
@@ -185,4 +186,17 @@ extern "C" int w12_gemm_launch(int entry, const Request* request) {
   if (!known || request->m < 1 || request->m > kEntries[entry].rows) return cudaErrorInvalidValue;
   if (request->split < 0 || request->split > std::min(8, divide_up(request->k, kTileK))) return cudaErrorInvalidValue;
   return kEntries[entry].run(problem_of(*request), static_cast<cudaStream_t>(request->stream));
+}
+
+// The BF16 matrix into request->y; of the request only the weight, y, stream, hard, n and k are read.
+extern "C" int w12_gemm_expand(const Request* request) {
+  const Request& r = *request;
+  const int tiles = divide_up(r.n, kTileChannels), steps = divide_up(r.k, kTileK);
+  if (r.n < 1 || r.k < 8 || r.k % 8 || tiles > 65535) return cudaErrorInvalidValue;
+  const Matrix p = {static_cast<const uint8_t*>(r.records),       static_cast<const uint8_t*>(r.window_low),
+                    static_cast<const uint32_t*>(r.patches),      static_cast<const int32_t*>(r.hard_start),
+                    static_cast<const int32_t*>(r.hard_column),   static_cast<const uint16_t*>(r.hard_bits),
+                    static_cast<uint16_t*>(r.y), r.hard, r.n, r.k, steps};
+  w12_expand_kernel<<<dim3(steps, tiles), kExpandThreads, 0, static_cast<cudaStream_t>(r.stream)>>>(p);
+  return cudaGetLastError();
 }

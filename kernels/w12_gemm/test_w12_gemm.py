@@ -16,6 +16,7 @@ from specpilot_kernels._testing.tolerance import gemm_bound
 from specpilot_kernels.w12_gemm import bench, gen_wgmma, op, reference, tables
 from specpilot_kernels.w12_gemm.prepare import PATCHES, Prepared, prepare
 from specpilot_kernels.w12_pack import op as w12
+from specpilot_kernels.w12_pack import torch_codec
 
 HERE = Path(gen_wgmma.__file__).parent
 
@@ -53,7 +54,7 @@ def test_decoder_on_every_code_in_every_place(tmp_path: Path) -> None:
     code = torch.stack([torch.randperm(4096, generator=generator) for _ in range(8)], 1).int()
     half = (code & 0x7FF) | (code >> 11 << 15)
     pairs = half[:, 0::2] | half[:, 1::2] << 16
-    words = [word.contiguous() for word in w12._to_words(*pairs.unbind(1))]
+    words = [word.contiguous() for word in torch_codec._to_words(*pairs.unbind(1))]
     out = torch.empty_like(pairs)
     loaded = ctypes.CDLL(str(shared))
     loaded.run(*(ctypes.c_void_p(t.data_ptr()) for t in [*words, out]), ctypes.c_int(4096))
@@ -206,9 +207,12 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(op, "variants", lambda: every)
     monkeypatch.setattr(op, "_shared_object", FakeKernels)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
-    op.even_split.cache_clear()
+    caches = (op._device, op.choose, op.even_split)
+    for cached in caches:
+        cached.cache_clear()
     yield
-    op.even_split.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 @pytest.mark.usefixtures("h200")

@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from specpilot_kernels.w12_pack.torch_codec import RECORD_BYTES, TILE_CHANNELS, TILE_K, Parts
 
 SOURCE = Path(__file__).resolve().parent / "codec.c"
-TILE_CHANNELS, TILE_K, RECORD_BYTES = 128, 64, 12288
-Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _flags() -> tuple[str, ...]:
