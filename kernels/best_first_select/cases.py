@@ -1,8 +1,12 @@
-"""Random lattices, half of them full of ties, through the kernels and the reference: `python cases.py cpu|cuda`."""
+"""Random lattices, half of them full of ties, through the kernels and the reference: `python cases.py cpu|few|cuda`.
+
+"cpu" and "few" run in Triton's interpreter (`TRITON_INTERPRET=1`), minutes and seconds.
+"""
 
 import itertools
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "_testing")
@@ -15,10 +19,41 @@ from specpilot_kernels.best_first_select import launch, op, reference, threshold
 
 Shape = triton_threshold.Shape | triton_select.Shape
 
-SHAPES = [(1, 1, 1), (2, 3, 4), (3, 5, 7), (2, 8, 16), (1, 16, 16), (1, 2, 40)]
-NODES = (1, 2, 15, 33)
-ON_A_DEVICE = [(3, 5, 7), (2, 16, 16)], (1, 33, 192)
-"""Fewer sizes there: every one is compiled anew."""
+KINDS = ("both", "pair", "unary")
+Size = tuple[int, int, int]
+"""Requests, positions, candidates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared: every kind of scores of each size and budget with and without ties by all variants, and more by
+    the two that list."""
+
+    device: str
+    sizes: list[tuple[Size, int, tuple[str, ...]]]
+    wide: list[tuple[Size, int, bool]]
+    """With another shape of the program than the default where the last is true."""
+    wide_kinds: tuple[str, ...]
+    odd: range
+    """Seeds of `odd_scores`."""
+    most: int = 255
+    """No more nodes than these."""
+
+
+WIDE: list[tuple[Size, int, bool]] = [((2, 8, 16), 63, True), ((1, 4, 24), 129, False)]
+MORE_WIDE: list[tuple[Size, int, bool]] = [
+    ((1, 16, 16), 192, False), ((1, 16, 16), 255, True), ((1, 63, 5), 63, False), ((1, 6, 3), 192, False),
+    ((1, 3, 100), 129, True),
+]  # fmt: skip
+SHAPES: list[Size] = [(1, 1, 1), (2, 3, 4), (3, 5, 7), (2, 8, 16), (1, 16, 16), (1, 2, 40)]
+PLANS = {
+    "cpu": Plan("cpu", [(s, n, KINDS) for s in SHAPES for n in (1, 2, 15, 33)], WIDE + MORE_WIDE, KINDS[:2], range(4)),
+    "few": Plan(
+        "cpu", [((1, 1, 1), 2, KINDS), ((2, 3, 4), 15, ("both",))], [((1, 8, 16), 40, True)], ("pair",), range(2, 3), 63
+    ),
+    # every size, budget and kind is compiled anew there
+    "cuda": Plan("cuda", [((3, 5, 7), 33, KINDS), ((2, 16, 16), 192, ("pair",))], WIDE, ("pair",), range(4)),
+}
 
 
 def lattice(
@@ -111,50 +146,50 @@ def odd_scores(device: str, seeds: range) -> Iterator[tuple[torch.Tensor, torch.
             yield ids, scores, nodes, seed
 
 
-def triton_cases(variant: str, make: type[Shape], device: str) -> tuple[int, list[str]]:
-    """What the sizes of `main` do not reach: many nodes, wide lattices, odd scores, other shapes of the program, and
-    both reasons to pop instead: a list that overflows, too many nodes at the limit."""
+def given_of(kind: str, unary: torch.Tensor, pair: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The scores of a kind: both, pair or unary."""
+    return None if kind == "pair" else unary, None if kind == "unary" else pair
+
+
+def listing_cases(variant: str, make: type[Shape], plan: Plan) -> tuple[int, list[str]]:
+    """What the sizes of all do not reach: many nodes, wide lattices, odd scores, other shapes of the program, and both
+    reasons to pop instead: a list that overflows, too many nodes at the limit."""
     wrong: list[str] = []
     count = 0
-    small = make(warps=2, chunk=256)
-    sizes: list[tuple[tuple[int, int, int], int, Shape | None]] = [((2, 8, 16), 63, small), ((1, 4, 24), 129, None)]
-    if device == "cpu":
-        sizes += [((1, 16, 16), 192, None), ((1, 16, 16), 255, small), ((1, 63, 5), 63, None), ((1, 6, 3), 192, None)]
-        sizes += [((1, 3, 100), 129, small)]
-    for seed, ((size, nodes, shape), step) in enumerate(itertools.product(sizes, (0, 8))):
-        ids, unary, pair = lattice(*size, seed, False, device)
+    for seed, ((size, nodes, other), step) in enumerate(itertools.product(plan.wide, (0, 8))):
+        ids, unary, pair = lattice(*size, seed, False, plan.device)
         if step:  # ties all along
             unary, pair = (unary * step).round() / step, (pair * step).round() / step
-        kinds = [(unary, pair), (None, pair)] if device == "cpu" else [(None, pair)]
-        for given in kinds:
-            wrong += differences(ids, *given, nodes, seed, variant, shape)
+        for kind in plan.wide_kinds:
+            shape = make(warps=2, chunk=256) if other else None
+            wrong += differences(ids, *given_of(kind, unary, pair), nodes, seed, variant, shape)
             count += 1
-    for ids, scores, nodes, seed in odd_scores(device, range(4)):
+    for ids, scores, nodes, seed in odd_scores(plan.device, plan.odd):
+        if nodes > plan.most:
+            continue
         wrong += differences(ids, None, scores, nodes, seed, variant)
         count += 1
-    ids, _, pair = lattice(2, 5, 7, 1, False, device)
+    ids, _, pair = lattice(2, 5, 7, 1, False, plan.device)
     for scores, shape in ((pair, make(listed=32)), (torch.zeros_like(pair), None)):
         wrong += differences(ids, None, scores, 33, 1, variant, shape)
         count += 1
     return count, wrong
 
 
-def main(device: str) -> int:
-    """Every shape, budget, kind of scores and of ties."""
+def main(name: str) -> int:
+    """Everything of a plan."""
+    plan = PLANS[name]
     wrong: list[str] = []
     count = 0
-    shapes, budgets = (SHAPES, NODES) if device == "cpu" else ON_A_DEVICE
-    for seed, (shape, nodes, ties, kind) in enumerate(
-        itertools.product(shapes, budgets, (False, True), ("both", "pair", "unary"))
-    ):
-        ids, unary, pair = lattice(*shape, seed, ties, device)
-        given = None if kind == "pair" else unary, None if kind == "unary" else pair
-        for variant in ("triton", "triton-threshold", "triton-select"):
-            wrong += differences(ids, *given, nodes, seed, variant)
-            count += 1
-    more = [triton_cases("triton-threshold", triton_threshold.Shape, device)]
-    more += [triton_cases("triton-select", triton_select.Shape, device)]
-    if device == "cuda" and threshold.fits(ids, None):
+    for seed, (shape, nodes, kinds) in enumerate(plan.sizes):
+        for kind, ties in itertools.product(kinds, (False, True)):
+            ids, unary, pair = lattice(*shape, seed, ties, plan.device)
+            for variant in ("triton", "triton-threshold", "triton-select"):
+                wrong += differences(ids, *given_of(kind, unary, pair), nodes, seed, variant)
+                count += 1
+    more = [listing_cases("triton-threshold", triton_threshold.Shape, plan)]
+    more += [listing_cases("triton-select", triton_select.Shape, plan)]
+    if plan.device == "cuda" and threshold.fits(ids, None):
         more.append(threshold_cases())
     count += sum(cases for cases, _ in more)
     wrong += [line for _, found in more for line in found]
