@@ -49,6 +49,7 @@ class LatticeWriter:
             why = "It is complete." if found.complete else "It was started with other settings."
             raise UsageFault(f"{self.folder}: holds another recording.", why, "Name a folder that does not exist.")
         self._body = found.body
+        self.caveat(*found.caveats)
 
     @property
     def recorded(self) -> frozenset[str]:
@@ -69,6 +70,10 @@ class LatticeWriter:
         )
         self._body = self._body.model_copy(update={"shards": (*self._body.shards, shard)})
         self._write(complete=False)
+
+    def caveat(self, *lines: str) -> None:
+        """Say doubts about what is recorded; each once."""
+        self._fields["caveats"] = tuple(dict.fromkeys((*self._fields["caveats"], *lines)))
 
     def finish(self) -> Path:
         """Mark the recording complete; the index's path."""

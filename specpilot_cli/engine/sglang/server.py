@@ -110,18 +110,25 @@ class SglangServer(HttpServer):
         ignore_eos: bool = False,
         lattice: bool = False,
         speculative: bool = True,
+        names: Sequence[str] | None = None,
     ) -> list[Generation]:
         """See `engine.base.Server.generate`.
 
+        Args:
+            names: request ids (`rid`) for the engine, one a prompt, that no running request has.
         Raises:
             ExternalFailed: also for `lattice` and for AR in a server with a drafter, which stock SGLang cannot do.
         """
         if lattice:
-            raise ExternalFailed("Stock SGLang records no lattices.", "", "Profile without the oracle.")
+            raise ExternalFailed(
+                "Stock SGLang records no lattices.", "", "Profile without the oracle; `lattice record` records them."
+            )
         if not speculative and self.info().get("speculative_algorithm"):
             raise ExternalFailed("An SGLang server with a drafter cannot decode AR.", "", "Start one without it.")
         self._check_ids(prompts)
         body = self._body(prompts, max_new_tokens, ignore_eos)
+        if names is not None:
+            body["rid"] = list(names)
         started = time.perf_counter()
         answer = self._send("POST", "/generate", body)
         wall = time.perf_counter() - started

@@ -20,4 +20,8 @@ def recorder(engine: str) -> Recorder:
         from specpilot_cli.replay.recorders.miniengine import record
 
         return record
-    raise UsageFault(f"There is no lattice recorder for '{engine}'.", "", "Known: miniengine")
+    if engine == "sglang-0.5.20":
+        from specpilot_cli.replay.recorders.sglang import record as record_sglang
+
+        return record_sglang
+    raise UsageFault(f"There is no lattice recorder for '{engine}'.", "", "Known: miniengine, sglang-0.5.20")
