@@ -48,6 +48,7 @@ KEPT_COSTS = tl.constexpr(3 * MOST_LISTED)
 KEPT_KEYS = tl.constexpr(3 * MOST_LISTED + MOST_SORTED)
 KEPT_AT = tl.constexpr(3 * MOST_LISTED + 2 * MOST_SORTED)
 COUNTERS = tl.constexpr(3 * MOST_LISTED + 3 * MOST_SORTED)
+SPARE = tl.constexpr(3 * MOST_LISTED + 3 * MOST_SORTED + 4)
 CLOCKS = tl.constexpr(3 * MOST_LISTED + 3 * MOST_SORTED + 8)
 WORDS = 3 * MOST_LISTED + 3 * MOST_SORTED + 8 + 2 * (1 + 2 * len(PHASES)) + 6
 """Words of shared memory (in the interpreter: of `work`) that a program needs; also room for reads past a list."""
@@ -372,7 +373,7 @@ def choose(unary, pair, picked, scores, work, clocks, D: tl.constexpr, K: tl.con
         for start in tl.static_range(0, D * K * K, CHUNK):
             read = start + tl.arange(0, CHUNK)
             worst = tl.maximum(worst, tl.load(pair + read, mask=read < D * K * K, other=0.0))
-        read_ahead(worst.to(tl.int32, bitcast=True), NATIVE)
+        read_ahead(words, SPARE, worst.to(tl.int32, bitcast=True), NATIVE)
     tl.debug_barrier()
     mark(words, CLOCKS, WARM, PROFILE)
     step = tl.program_id(0) * 0  # a scalar of the device, where a Python 0 would not do in the interpreter
