@@ -48,7 +48,7 @@ class Tree:
             next_sibling=integers(batch, rows),
             mask=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
             picked=integers(batch, nodes),
-            work=integers(batch, max(triton_threshold.WORK, triton_select.WORDS)),
+            work=integers(batch, max(triton_threshold.WORK, triton_select.WORDS + triton_select.MOST_EDGES)),
         )
 
 

@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from specpilot_kernels.best_first_select import bench, cases, launch, op, scratc
 from specpilot_kernels.best_first_select.triton_select import DEFAULT, PHASES, WORDS, Shape  # noqa: E402
 
 SIZE = (24, 16, 16)
-SHAPES = [(4, 1024), (8, 1024), (2, 512), (1, 256)]
-"""Warps and chunk."""
+SHAPES = "4x1024,4x1024g,8x1024,2x512,1x256"
+"""Warps x chunk; g: the lattice stays in global memory."""
 STEPS = ("clock", "barrier", "get", "tallied", "claimed", "tl.sum", "tl.cumsum", "stored and loaded")
 REPEATED = 16
 
@@ -119,7 +120,8 @@ def phases_of(nodes: int, shape: Shape) -> dict[str, dict[str, float]]:
 def graph_us(call: Callable[[torch.Tensor, torch.Tensor, op.Tree], None], nodes: int, repeats: int) -> float:
     """Median microseconds of a call, over graphs of `bench.ROTATED` calls on as many lattices."""
     inputs = [cases.lattice(*SIZE, seed, False, "cuda") for seed in range(bench.ROTATED)]
-    outs = [op.Tree.empty(SIZE[0], nodes, torch.device("cuda")) for _ in inputs]
+    # `link` alone reads what was chosen before
+    outs = [op.select(ids, None, pair, nodes, variant="triton-select") for ids, _, pair in inputs]
 
     def all_calls() -> None:
         for (ids, _, pair), out in zip(inputs, outs, strict=True):
@@ -129,14 +131,20 @@ def graph_us(call: Callable[[torch.Tensor, torch.Tensor, op.Tree], None], nodes:
     return statistics.median(samples)
 
 
-def times_of(nodes: int, warps: int, chunk: int, repeats: int) -> dict[str, float]:
-    """Microseconds of the launches alone and together; at the default's warps, together without the early start too."""
-    early, late = Shape(warps, chunk), Shape(warps, chunk, early=False)
+def shape_of(text: str) -> Shape:
+    """A shape as `SHAPES` writes it."""
+    warps, chunk = text.removesuffix("g").split("x")
+    return Shape(int(warps), int(chunk), cached=not text.endswith("g"))
+
+
+def times_of(nodes: int, early: Shape, repeats: int) -> dict[str, float]:
+    """Microseconds of the launches alone and together; for the default, together without the early start too."""
+    late = replace(early, early=False)
     calls: dict[str, Callable[[torch.Tensor, torch.Tensor, op.Tree], None]] = {
         "choose": lambda ids, pair, out: void(launch.chosen(ids, None, pair, nodes, out, early)),
         "both": lambda ids, pair, out: cases.run(ids, None, pair, nodes, out, "triton-select", early),
     }
-    if warps == DEFAULT.warps:
+    if early == DEFAULT:
         calls["both, late"] = lambda ids, pair, out: cases.run(ids, None, pair, nodes, out, "triton-select", late)
     return {name: round(graph_us(call, nodes, repeats), 2) for name, call in calls.items()}
 
@@ -159,33 +167,31 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--nodes", type=int, default=192)
     parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--shapes", default=",".join(f"{w}x{c}" for w, c in SHAPES), help="warps x chunk, by commas")
+    parser.add_argument("--shapes", default=SHAPES, help="warps x chunk, by commas; g behind it: not cached")
     parser.add_argument("--steps", action="store_true", help="single steps too")
     options = parser.parse_args()
     body: dict[str, object] = {"schema": "specpilot.kernel-probe/1", "created": datetime.now(UTC).isoformat()}
     body |= {"environment": bench.environment(), "complete": False, "nodes": options.nodes}
-    shapes = [tuple(int(n) for n in text.split("x")) for text in options.shapes.split(",")]
+    shapes = {text: shape_of(text) for text in options.shapes.split(",")}
     failed = False
-    for warps, chunk in shapes:
-        name = f"{warps} warps, chunk {chunk}"
-        wrong = wrong_of(options.nodes, Shape(warps, chunk))
+    for name, shape in shapes.items():
+        wrong = wrong_of(options.nodes, shape)
         found: dict[str, object] = {"wrong": wrong}
         failed |= bool(wrong)
         if wrong:
             print(f"{name}: WRONG", *wrong[:4], sep="\n  ", flush=True)
         else:
-            found["us"] = times_of(options.nodes, warps, chunk, options.repeats)
-            found["cycles"] = phases = phases_of(options.nodes, Shape(warps, chunk))
+            found["us"] = times_of(options.nodes, shape, options.repeats)
+            found["cycles"] = phases = phases_of(options.nodes, shape)
             print(f"{name}: us {found['us']}", flush=True)
             for phase, numbers in phases.items():
                 print(f"    {phase:7} " + "  ".join(f"{k} {v:8.1f}" for k, v in numbers.items()), flush=True)
         body[name] = found
         options.out.write_text(json.dumps(body) + "\n")
     if options.steps:
-        body["steps"] = {f"{w}x{c}": step_cycles(w, c) for w, c in shapes}
+        body["steps"] = {name: step_cycles(s.warps, s.chunk) for name, s in shapes.items() if s.cached}
         print(json.dumps(body["steps"], indent=1), flush=True)
-    inputs = cases.lattice(*SIZE, 0, False, "cuda")[0]
-    link = graph_us(lambda ids, pair, out: launch.link(inputs, options.nodes, out), options.nodes, options.repeats)
+    link = graph_us(lambda ids, pair, out: launch.link(ids, options.nodes, out), options.nodes, options.repeats)
     print(f"link: us {link:.2f}", flush=True)
     options.out.write_text(json.dumps(body | {"link_us": link, "complete": True}) + "\n")
     return int(failed)
