@@ -1,0 +1,164 @@
+"""The entry `w12-linear`: its copies of kernels/, and the method in the real SGLang on a CPU with reference products.
+
+The engine's tests need `SGLANG_TEST_PYTHON` (an interpreter with SGLang's dependencies, `tests/engine_sglang/`) and its
+wheel: `SGLANG_TEST_WHEEL`, or pip downloads 27 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from memory.w12_model import write_model
+from support.cli import Cli
+
+from specpilot_cli.core.paths import share_dir
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
+from specpilot_cli.engine.sglang.source import init_sglang
+from specpilot_cli.memory.apply import materialise, plan
+from specpilot_cli.memory.contracts import contract_fault
+from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.room import open_room
+from specpilot_cli.memory.variants import load_variants, server_words
+
+HERE = Path(__file__).resolve().parent
+ENTRY = share_dir("memory") / "sglang-0.5.20" / "w12-linear"
+OURS = ("sglang/srt/layers/quantization/w12", "sglang/kernels/jit/csrc/gemm/w12")
+PYTHON = os.environ.get("SGLANG_TEST_PYTHON")
+engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+
+
+@pytest.fixture
+def added(tmp_path: Path) -> Path:
+    """The files that the delta adds, without the engine around them: they are whole in the patch."""
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    only = [f"--include={folder}/*" for folder in OURS]
+    subprocess.run(["git", "apply", *only, str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_copies_of_kernels_have_their_digests_and_the_codec_keeps_every_bit(added: Path) -> None:
+    assert contract_fault(ENTRY, added) is None
+
+
+def test_a_changed_copy_is_noticed(added: Path) -> None:
+    path = added / "sglang/kernels/jit/csrc/gemm/w12/sm90.cuh"
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert "test_every_copy_has_the_digest_of_its_source" in str(contract_fault(ENTRY, added))
+
+
+def test_what_it_touches_and_how_it_is_switched() -> None:
+    entry, variants = load_entry(ENTRY).entry, load_variants(ENTRY)
+    assert variants is not None
+    changed = [path for path in entry.delta.paths if not path.startswith(OURS)]
+    assert len(changed) == 4, "registry, choices, drafter's default, loader"
+    assert entry.delta.vary == ("quantization",) and entry.applies.devices == ("sm90",)
+    assert server_words([variants], []) == ()
+    words = server_words([variants], ["w12=w12", "kernel-rows=64", "early=off"])
+    assert words == ("--quantization", "w12", "@env:SGLANG_W12_MAX_ROWS=64", "@env:SGLANG_W12_EARLY=0")
+
+
+Trees = dict[str, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:
+    """Environments of the stock tree and of the tree that the entry gives."""
+    folder = tmp_path_factory.mktemp("w12")
+    wheel = os.environ.get("SGLANG_TEST_WHEEL")
+    stock, _ = init_sglang(folder / "stock", wheel=Path(wheel) if wheel else None)
+    made = plan(open_room(None), ("w12-linear",), stock.path)
+    assert made.reproduces, made.first_difference
+    materialise(made, folder / "patched")
+    stubs = write_stubs(folder / "stubs")
+    common = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    common |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "SGLANG_JIT_CACHE_DIR": str(folder / "jit")}
+    return {
+        name: {**common, "PYTHONPATH": os.pathsep.join((str(folder / name), str(stubs)))}
+        for name in ("stock", "patched")
+    }
+
+
+def run(env: dict[str, str], *words: str, limit_s: float = 400) -> subprocess.CompletedProcess[str]:
+    """A command of the engine's interpreter, away from this repository."""
+    argv = [str(PYTHON), *words]
+    return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=limit_s)
+
+
+def generated(env: dict[str, str], model: Path, method: str) -> object:
+    done = run(env, str(HERE / "w12_generate.py"), str(model), method)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@engine
+@pytest.mark.slow
+def test_the_method_in_the_engine(trees: Trees) -> None:
+    file = str(HERE / "w12_engine_checks.py")
+    alone = ("-c", os.devnull, "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider")
+    done = run(trees["patched"], "-m", "pytest", "-q", "-rs", *alone, file)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "skipped" not in done.stdout
+
+
+@engine
+@pytest.mark.slow
+@pytest.mark.parametrize("biases", [False, True])
+def test_greedy_text_is_that_of_bf16_to_the_last_bit_of_a_logprob(trees: Trees, tmp_path: Path, biases: bool) -> None:
+    model = write_model(tmp_path / "model", biases=biases)
+    assert generated(trees["patched"], model, "w12") == generated(trees["stock"], model, "none")
+
+
+@engine
+@pytest.mark.slow
+def test_a_packed_checkpoint_loads_and_a_damaged_one_does_not(trees: Trees, tmp_path: Path, cli: Cli) -> None:
+    model, packed = write_model(tmp_path / "model"), tmp_path / "packed"
+    cli("w12", "pack", str(model), "-o", str(packed)).expect(0)
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "w12"}
+    (packed / "config.json").write_text(json.dumps(config))
+    assert generated(trees["patched"], packed, "none") == generated(trees["stock"], model, "none")
+
+    weights = packed / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    begin, end = header["model.layers.1.mlp.down_proj.weight.w12.records"]["data_offsets"]
+    data[8 + int.from_bytes(data[:8], "little") + (begin + end) // 2] ^= 1
+    weights.write_bytes(data)
+    done = run(trees["patched"], str(HERE / "w12_generate.py"), str(packed), "none")
+    assert done.returncode != 0
+    assert "w12: model.layers.1.mlp.down_proj.weight, channel " in done.stderr
+
+
+JIT = """
+from sglang.kernels.jit.utils.arch import override_jit_cuda_arch
+from sglang.srt.layers.quantization.w12 import ops, plan
+with override_jit_cuda_arch(9, 0):
+    module = ops._module()
+names = [str(module.name(i)) for i in range(module.count())]
+table = [plan.Variant(i, n, module.rows(i), module.records(i), bool(module.view(i)), module.partial_bytes(i))
+         for i, n in enumerate(names)]
+device = plan.Device(table, 132, lambda entry, split: 132 // split)
+chosen = {m: plan.choose(device, m, 24576, early=True) for m in range(1, plan.MAX_ROWS + 1)}
+assert all(v.rows >= m and not v.view for m, v in chosen.items())
+assert max(v.partial_bytes for v in table) * plan.MAX_BLOCKS < 40e6
+assert module.expand(*[0] * 7, 128, 12, 0, 0) == 1  # cudaErrorInvalidValue: K is no multiple of 8
+print("compiled", sorted({v.name for v in chosen.values()}))
+"""
+
+
+@engine
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_the_engine_s_own_jit_compiles_the_copies_for_sm_90a(trees: Trees, tmp_path: Path) -> None:
+    nvcc = Path(str(shutil.which("nvcc"))).resolve()
+    place = nvcc.parents[1] if (nvcc.parents[1] / "include" / "cuda_bf16.h").exists() else Path("/usr/local/cuda")
+    env = {**trees["patched"], "CUDA_HOME": os.environ.get("CUDA_HOME", str(place))}
+    (tmp_path / "jit.py").write_text(JIT)
+    done = run(env, str(tmp_path / "jit.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].startswith("compiled ['tall', 'wide4']")
