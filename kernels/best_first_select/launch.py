@@ -6,7 +6,7 @@ import torch
 import triton
 from specpilot_kernels.best_first_select import kernel, triton_select, triton_threshold
 
-LINK_ROWS = 4
+LINK_ROWS, LINK_WARPS = 4, 4
 
 
 class Buffers(Protocol):
@@ -127,11 +127,21 @@ def chosen(
     return early
 
 
-def link(ids: torch.Tensor, nodes: int, out: Buffers, early: bool = False) -> None:
-    """The rest of `out` from `out.picked`. early: the kernel in front allows this one to start before its end."""
+def link(
+    ids: torch.Tensor,
+    nodes: int,
+    out: Buffers,
+    early: bool = False,
+    rows: int = LINK_ROWS,
+    warps: int = LINK_WARPS,
+) -> None:
+    """The rest of `out` from `out.picked`, `rows` rows a program.
+
+    early: the kernel in front allows this one to start before its end.
+    """
     launched = {"launch_pdl": True} if early else {}
     batch, positions, candidates = ids.shape
-    kernel.link[(batch, triton.cdiv(nodes + 1, LINK_ROWS))](
+    kernel.link[(batch, triton.cdiv(nodes + 1, rows))](
         out.picked,
         ids,
         out.parents,
@@ -144,9 +154,9 @@ def link(ids: torch.Tensor, nodes: int, out: Buffers, early: bool = False) -> No
         K=candidates,
         N=nodes,
         COLUMNS=triton.next_power_of_2(nodes + 1),
-        ROWS=LINK_ROWS,
+        ROWS=rows,
         WAITS=early,
-        num_warps=4,
+        num_warps=warps,
         **launched,
     )
 

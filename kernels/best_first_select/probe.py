@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "_testing")
@@ -28,6 +29,8 @@ from specpilot_kernels.best_first_select.triton_select import DEFAULT, PHASES, W
 SIZE = (24, 16, 16)
 SHAPES = "4x1024,4x1024g,8x1024,2x512,1x256"
 """Warps x chunk; g: the lattice stays in global memory."""
+LINKS = [(4, 4), (2, 1), (4, 1), (8, 4), (16, 8)]
+"""Rows a program and warps of `link`."""
 STEPS = ("clock", "barrier", "get", "tallied", "claimed", "tl.sum", "tl.cumsum", "stored and loaded")
 REPEATED = 16
 
@@ -149,6 +152,19 @@ def times_of(nodes: int, early: Shape, repeats: int) -> dict[str, float]:
     return {name: round(graph_us(call, nodes, repeats), 2) for name, call in calls.items()}
 
 
+def link_times(nodes: int, repeats: int) -> dict[str, float]:
+    """Microseconds of `link` alone, by rows a program and warps."""
+    found = {}
+    for rows, warps in LINKS:
+        call = partial(linked, nodes=nodes, rows=rows, warps=warps)
+        found[f"{rows}x{warps}"] = round(graph_us(call, nodes, repeats), 2)
+    return found
+
+
+def linked(ids: torch.Tensor, _: torch.Tensor, out: op.Tree, nodes: int, rows: int, warps: int) -> None:
+    launch.link(ids, nodes, out, rows=rows, warps=warps)
+
+
 def void(_: object) -> None:
     """A call's value dropped."""
 
@@ -191,9 +207,9 @@ def main() -> int:
     if options.steps:
         body["steps"] = {name: step_cycles(s.warps, s.chunk) for name, s in shapes.items() if s.cached}
         print(json.dumps(body["steps"], indent=1), flush=True)
-    link = graph_us(lambda ids, pair, out: launch.link(ids, options.nodes, out), options.nodes, options.repeats)
-    print(f"link: us {link:.2f}", flush=True)
-    options.out.write_text(json.dumps(body | {"link_us": link, "complete": True}) + "\n")
+    body["link_us"] = links = link_times(options.nodes, options.repeats)
+    print(f"link, rows x warps: us {links}", flush=True)
+    options.out.write_text(json.dumps(body | {"complete": True}) + "\n")
     return int(failed)
 
 
