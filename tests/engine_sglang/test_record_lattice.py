@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from support.cli import Cli
 
 from specpilot_cli.artifacts.io import load
 from specpilot_cli.core.errors import InputUnusable
+from specpilot_cli.engine.base import Generation
 from specpilot_cli.replay.accept import NEVER, reach
 from specpilot_cli.replay.builders.chain import chain
 from specpilot_cli.replay.lattice_file import LatticeReader
 from specpilot_cli.replay.run import Options, Replay
 from specpilot_cli.replay.steps import Steps, join
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "05-sglang"
 
 
 @pytest.fixture
@@ -142,3 +146,67 @@ def test_other_counts_than_the_engines_are_said(place: Path) -> None:
 def test_a_worktree_without_the_recorder_is_told_which_entry_to_apply(place: Path) -> None:
     fake_worktree(place / "wt")
     assert "memory apply record-lattice" in record(place).expect(4).err
+
+
+class Served:
+    """A server whose DSPARK drafter is the example's ring, in this process."""
+
+    def __init__(
+        self, engine: Any, ring: Any, tables: dict[str, Any], folder: Path, *, miscounts: bool = False
+    ) -> None:
+        import torch
+
+        self.engine, self.ring, self.miscounts = engine, ring, miscounts
+        self.head = engine.Head(False, torch.float32)
+        self.head.w1, self.head.w2 = (tables[f"markov_head.markov_{n}.weight"].float() for n in ("w1", "w2"))
+        made = engine.modules.lattice_recorder
+        self.recorder = made.LatticeRecorder(
+            str(folder), interval=1, max_requests=8, max_bs=8, depth=7, vocab_size=256, width=16, drafter="DSPARK",
+            lattice=made.markov_head(self.head, 16),
+        )  # fmt: skip
+
+    def generate(self, prompts: Any, tokens: int, *, ignore_eos: bool, names: list[str]) -> list[Generation]:
+        """Greedy texts, every request by itself."""
+        import torch
+
+        found = []
+        for prompt, name in zip(prompts, names, strict=True):
+            req = self.engine.Request(name, list(prompt), [self.ring.after(prompt[-1])], tokens)
+            steps = correct = 0
+            while len(req.output_ids) < tokens:
+                block = [req.output_ids[-1]]
+                for _ in range(7):
+                    block.append(self.ring.believed(block[-1]))
+                logits = torch.zeros(7, 256)
+                logits[:, self.ring.order] = torch.arange(16.0, 0, -1)
+                self.recorder.tap.put_logits(logits)
+                taken = self.ring.accepted(block[0], 7)
+                bonus = self.ring.after(block[taken])
+                place = torch.tensor([len(prompt) + len(req.output_ids) - 1])
+                self.recorder.observe(
+                    reqs=[req], prefix_lens=place, block=torch.tensor([block]), accepted=torch.tensor([taken]),
+                    bonus=torch.tensor([bonus]),
+                )  # fmt: skip
+                req.output_ids += [*block[1 : taken + 1], bonus]
+                steps, correct = steps + 1, correct + taken
+            req.finished_len = tokens
+            self.recorder.finish(name)
+            found.append(Generation(tuple(req.output_ids[:tokens]), 1.0, steps, correct + self.miscounts, "length", {}))
+        return found
+
+
+@pytest.mark.parametrize("miscounts", [False, True])
+def test_the_examples_checks_hold_on_a_recording_and_see_other_counters(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, miscounts: bool
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    ring_module, example = importlib.import_module("ring"), importlib.import_module("record_lattice")
+    small = ring_module.Ring(hidden=256, heads=2, kv_heads=1, head_dim=16)
+    ring_module.write(small, tmp_path / "ring")
+    tables = load_file(tmp_path / "ring/dspark/model.safetensors")
+    server = Served(engine, small, tables, tmp_path / "found", miscounts=miscounts)
+    found = example.check_ring("DSPARK", server, tmp_path / "found")
+    assert sorted(name for name, ok in found.items() if ok is False) == ["every counted step is there"] * miscounts
+    assert found["figures"]["accepted"][7] > 0 and found["figures"]["drafter"] == "DSPARK"
