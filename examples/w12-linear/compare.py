@@ -23,13 +23,15 @@ from specpilot_cli.engine.sglang.adapter import SglangAdapter
 from specpilot_cli.engine.sglang.server import SglangServer
 from specpilot_cli.memory.apply import materialise, plan
 from specpilot_cli.memory.room import open_room
+from specpilot_cli.profiling.sglang_run import profiled_steps
 
 HERE = Path(__file__).resolve().parent
 DEPLOYMENT = "dense8b__dflash__h200-sxm__r1"
 ROWS = (1, 8, 32)
 TOKENS, REPEATS = (8, 72), 5
 AT_ONCE = ("--max-running-requests", "32", "--cuda-graph-max-bs-decode", "32")
-SMALL_POOL = ("--max-total-tokens", "65536")  # two servers side by side
+SMALL_POOL = ("--max-total-tokens", "16384")  # several servers side by side
+W12 = ("--quantization", "w12")
 BEGIN = time.perf_counter()
 
 
@@ -117,10 +119,10 @@ def step_ms(server: SglangServer, asked: Sequence[Request]) -> list[float]:
 def measured(server: SglangServer) -> dict[str, Any]:
     """What is compared of an AR server."""
     found: dict[str, Any] = {"prefill": prefill(server, prompts(server, 3, joined=6))}
-    found["text"] = greedy(server, prompts(server, 12), 64)
     asked = prompts(server, max(ROWS))
     found["ms"] = {rows: step_ms(server, asked[:rows]) for rows in ROWS}
     say("step ms:", {rows: [round(value, 3) for value in ms] for rows, ms in found["ms"].items()})
+    found["text"] = greedy(server, prompts(server, 12), 64)
     return found
 
 
@@ -162,39 +164,83 @@ def check(worktree: Path) -> str:
     return "\n".join(lines)
 
 
-def autoregression(stock: Path, ours: Path, args: tuple[str, ...], folder: Path) -> None:
-    """AR servers one after the other, each with the GPU to itself."""
-    with running(stock, args, folder / "stock-ar.log") as server:
-        base = measured(server)
-    with running(ours, (*args, "--quantization", "w12"), folder / "w12-ar.log") as server:
-        made = measured(server)
-    same = [one == two for one, two in zip(base["prefill"], made["prefill"], strict=True)]
-    say(f"RESULT prefill of 768 tokens: {sum(same)} of {len(same)} prompts bit-identical log-probabilities")
-    say("RESULT greedy AR:", compare(base["text"], made["text"]))
+def say_ar(base: dict[str, Any], made: dict[str, Any], folder: Path) -> None:
+    """Results of two AR servers."""
     for rows in ROWS:
         one, two = float(np.median(base["ms"][rows])), float(np.median(made["ms"][rows]))
         say(f"RESULT AR step at {rows} requests: stock {one:.3f} ms, w12 {two:.3f} ms, {one / two:.3f}x")
+    same = [one == two for one, two in zip(base["prefill"], made["prefill"], strict=True)]
+    say(f"RESULT prefill of 768 tokens: {sum(same)} of {len(same)} prompts bit-identical log-probabilities")
+    say("RESULT greedy AR:", compare(base["text"], made["text"]))
     (folder / "ar.json").write_text(json.dumps({"stock": base["ms"], "w12": made["ms"]}))
 
 
-def speculation(stock: Path, ours: Path, args: tuple[str, ...], folder: Path) -> None:
-    """DFLASH servers started together, timed in turn; an idle one sleeps."""
-    args = (*args, *SMALL_POOL)
-    arms = {"stock": (stock, args), "w12": (ours, (*args, "--quantization", "w12"))}
+def say_dflash(one: SglangServer, two: SglangServer) -> None:
+    """DFLASH servers timed in turn, A B B A."""
+    runs = [("stock", one), ("w12", two), ("w12", two), ("stock", one)]
+    found: dict[str, list[float]] = {"stock": [], "w12": []}
+    for name, server in runs:
+        result = dflash(server)
+        found[name].append(result["ms"])
+        say(f"DFLASH {name}: {result['ms']:.3f} ms a step, tau {result['tau']:.3f}")
+    say(f"RESULT DFLASH step at 1 request: {sum(found['stock']) / sum(found['w12']):.3f}x")
+
+
+def say_kernels(name: str, server: SglangServer, folder: Path) -> None:
+    """Where an AR step goes: kernels of a profiled window, launches a step and microseconds a step."""
+    kept = folder / f"{name}-trace"
+    kept.mkdir(exist_ok=True)
+    steps = profiled_steps(server, prompts(server, 2), 1, kept)
+    total: dict[str, list[float]] = {}
+    for kernel in (kernel for step in steps for kernel in step.kernels):
+        total.setdefault(kernel.name[:90], []).append(kernel.share_us)
+    say(f"KERNELS {name}: {np.mean([step.busy_us for step in steps]):.0f} us busy, {len(steps)} steps")
+    for kernel_name, shares in sorted(total.items(), key=lambda item: -sum(item[1]))[:12]:
+        say(f"  {sum(shares) / len(steps):8.1f} us {len(shares) / len(steps):6.1f} x {kernel_name}")
+
+
+Arm = tuple[str, Path, tuple[str, ...]]
+"""Name, tree, flags."""
+
+
+def started(servers: ExitStack, arms: Sequence[Arm], folder: Path) -> list[SglangServer]:
+    """Servers started at once; an idle one sleeps, so they can be timed in turn."""
+
+    def start(arm: Arm) -> SglangServer:
+        name, tree, flags = arm
+        return servers.enter_context(running(tree, (*flags, *SMALL_POOL), folder / f"{name}.log"))
+
+    # an engine ends with the thread that started it, so the threads stay until the servers are closed
+    pool = servers.enter_context(ThreadPoolExecutor(len(arms)))
+    return list(pool.map(start, arms))
+
+
+def all_at_once(ar: Sequence[Arm], speculative: Sequence[Arm], folder: Path) -> None:
+    """Every server on one GPU: the shortest way, but start-up and KV pool say nothing."""
+    name, tree, flags = ar[1]
+    plain: Arm = (f"{name}-plain", tree, ("@env:SGLANG_W12_EARLY=0", *flags))
     with ExitStack() as servers:
+        stock, ours, late, *pair = started(servers, (*ar, plain, *speculative), folder)
+        base = measured(stock)
+        say_ar(base, measured(ours), folder)
+        say("without early launch:", {r: round(float(np.median(step_ms(late, prompts(late, r)))), 3) for r in ROWS})
+        if pair:
+            say_dflash(*pair)
+        for shown, server in (("stock", stock), ("w12", ours)):
+            say_kernels(shown, server, folder)
 
-        def start(name: str) -> SglangServer:
-            tree, flags = arms[name]
-            return servers.enter_context(running(tree, flags, folder / f"{name}-dflash.log"))
 
-        with ThreadPoolExecutor(2) as pool:
-            one, two = pool.map(start, arms)
-        base, made = dflash(one), dflash(two)
-        again, once_more = dflash(one), dflash(two)
-    for name, found in (("stock", base), ("w12", made), ("stock again", again), ("w12 again", once_more)):
-        say(f"DFLASH {name}: {found['ms']:.3f} ms a step, tau {found['tau']:.3f}")
-    gain = (base["ms"] + again["ms"]) / (made["ms"] + once_more["ms"])
-    say(f"RESULT DFLASH step at 1 request: {gain:.3f}x")
+def one_by_one(ar: Sequence[Arm], speculative: Sequence[Arm], folder: Path) -> None:
+    """AR servers one after the other, each with the GPU to itself; then the DFLASH pair."""
+    results = []
+    for name, tree, flags in ar:
+        with running(tree, flags, folder / f"{name}.log") as server:
+            results.append(measured(server))
+    say_ar(results[0], results[1], folder)
+    if speculative:
+        with ExitStack() as servers:
+            one, two = started(servers, speculative, folder)
+            say_dflash(one, two)
 
 
 def main() -> None:
@@ -205,6 +251,7 @@ def main() -> None:
     parser.add_argument("--deployment", default=DEPLOYMENT)
     parser.add_argument("--as-deployed", action="store_true", help="the deployment's own weights, no Gaussian ones")
     parser.add_argument("--no-check", action="store_true", help="without the kernels alone")
+    parser.add_argument("--together", action="store_true", help="all servers at once: no KV pool, no start-up times")
     parser.add_argument("--no-dflash", action="store_true")
     options = parser.parse_args()
     folder: Path = options.folder
@@ -225,9 +272,10 @@ def main() -> None:
             args = with_weights(args, checkpoint(folder / "checkpoint"))
         if checked is not None:
             print(checked.result(), flush=True)
-    autoregression(stock, ours, (*autoregressive(args), *AT_ONCE), folder)
-    if not options.no_dflash:
-        speculation(stock, ours, args, folder)
+    plain = (*autoregressive(args), *AT_ONCE)
+    ar = [("stock-ar", stock, plain), ("w12-ar", ours, (*plain, *W12))]
+    pair = [] if options.no_dflash else [("stock-dflash", stock, args), ("w12-dflash", ours, (*args, *W12))]
+    (all_at_once if options.together else one_by_one)(ar, pair, folder)
     say("end")
 
 
