@@ -31,7 +31,10 @@ def memory() -> None:
 @group.command()
 def apply(
     entries: Names,
-    stock: Annotated[Path, typer.Option("--stock", help="Worktree of the unpatched engine.")],
+    stock: Annotated[Path | None, typer.Option("--stock", help="Worktree of the unpatched engine.")] = None,
+    clone: Annotated[
+        Path | None, typer.Option("--clone", help="A clone of SGLang at tag v0.5.20, instead of --stock.")
+    ] = None,
     worktree: Annotated[
         Path | None, typer.Option("--worktree", help="Worktree to make.", show_default="STOCK-ENTRY+ENTRY")
     ] = None,
@@ -45,16 +48,20 @@ def apply(
 ) -> None:
     """Apply entries and all they require to a fresh worktree of the stock engine, and compare the tree id.
 
+    From a clone of SGLang the worktree is one of the clone, with the package below python/; the tree id that is
+    compared is that of the package.
+
     Example: specpilot memory apply tree --stock wt/stock --worktree wt/tree
     """
     from specpilot_cli.artifacts.io import Writer
     from specpilot_cli.memory import apply as domain
-    from specpilot_cli.memory.room import bare, open_room
+    from specpilot_cli.memory.clone import materialise_in_clone
+    from specpilot_cli.memory.room import bare
 
-    made = domain.plan(open_room(memory_dir), tuple(entries), stock, negative=negative)
+    source, made, tree = _planned(tuple(entries), stock, clone, memory_dir, negative=negative)
     words = domain.switched(made, tuple(variant or ()))
-    target = worktree or stock.with_name(f"{stock.resolve().name}-{'+'.join(sorted({bare(e) for e in entries}))}")
-    there = made.reproduces is not False and domain.is_there(made, target)
+    target = worktree or source.with_name(f"{source.resolve().name}-{'+'.join(sorted({bare(e) for e in entries}))}")
+    there = made.reproduces is not False and domain.is_there(tree, target)
     if not dry_run:
         writer = Writer(out, "apply")
         writer.checkpoint(domain.artifact(made, target, complete=False, server_args=words))
@@ -63,7 +70,7 @@ def apply(
         _emit_steps(made)
     else:
         if not there and made.reproduces is not False:
-            domain.materialise(made, target)
+            materialise_in_clone(made, tree, target) if clone else domain.materialise(made, target)
         writer.finish(domain.artifact(made, target, complete=True, server_args=words))
     if made.reproduces is False:
         console.verdict(f"The tree is {made.composition.tree}, recorded is {made.expected}: nothing was made.")
@@ -72,7 +79,26 @@ def apply(
     _say_applied(made, target, "nothing was written" if dry_run else _there(there))
     if words:
         console.say(f"Serve it with: {' '.join(words)}")
-    console.say(f"Next: specpilot pair-run {stock} {target}")
+    console.say(f"Serve it: PYTHONPATH={target}/python" if clone else f"Next: specpilot pair-run {stock} {target}")
+
+
+def _planned(
+    entries: tuple[str, ...], stock: Path | None, clone: Path | None, memory_dir: Path | None, *, negative: bool
+) -> tuple[Path, Plan, str]:
+    """Where the stock is, the plan, and the tree that its worktree will have."""
+    from specpilot_cli.core.errors import UsageFault
+    from specpilot_cli.memory.apply import plan
+    from specpilot_cli.memory.clone import plan_on_clone, tree_in_clone
+    from specpilot_cli.memory.room import open_room
+
+    if (stock is None) == (clone is None):
+        raise UsageFault("Give --stock or --clone.", "One of them says what the entries are applied to.")
+    if stock is not None:
+        made = plan(open_room(memory_dir), entries, stock, negative=negative)
+        return stock, made, made.composition.tree
+    assert clone is not None
+    made = plan_on_clone(open_room(memory_dir), entries, clone, negative=negative)
+    return clone, made, tree_in_clone(made)
 
 
 def _there(there: bool) -> str:

@@ -47,7 +47,11 @@ def plan(room: Room, names: tuple[str, ...], stock: Path, *, negative: bool = Fa
             does not reproduce. UsageFault: unknown, conflicting, retired or negative entries.
         InputUnusable: a damaged entry. EnvironmentUnusable: `stock` is not a clean worktree.
     """
-    base = tree_id(stock)
+    return plan_on(room, names, stock, tree_id(stock), negative=negative)
+
+
+def plan_on(room: Room, names: tuple[str, ...], stock: Path, base: str, *, negative: bool = False) -> Plan:
+    """As `plan`, on tree `base` of the repository at `stock`. Raises what `plan` raises for entries."""
     engine = room.engine_of(names, base)
     load = room.loader(engine)
     asked = [bare(name) for name in names]
@@ -99,19 +103,17 @@ def _require_reproduces(composer: Composer, base: str, own: Sequence[EntryFolder
         raise EntryRefused(f"{own[-1].name} does not reproduce tree {recorded}.", f"First difference: {path}")
 
 
-def is_there(made: Plan, target: Path) -> bool:
-    """Whether `target` holds the plan's tree already.
+def is_there(tree: str, target: Path) -> bool:
+    """Whether `target` holds the tree already.
 
     Raises:
         EnvironmentUnusable: it is something else.
     """
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
-    if target.is_dir() and tree_id(worktree_root(target)) == made.composition.tree:
+    if target.is_dir() and tree_id(worktree_root(target)) == tree:
         return True
-    raise EnvironmentUnusable(
-        f"{target}: is there already and is not tree {made.composition.tree}.", "", "Name another, or remove it."
-    )
+    raise EnvironmentUnusable(f"{target}: is there already and is not tree {tree}.", "", "Name another, or remove it.")
 
 
 def materialise(made: Plan, target: Path) -> None:
@@ -120,10 +122,14 @@ def materialise(made: Plan, target: Path) -> None:
     Raises:
         EnvironmentUnusable: `target` is taken.
     """
-    ids = [step.item.entry.id for step in made.composition.steps]
     parent = _stock_commit(made.stock, made.composition.base)
-    message = f"Apply {', '.join(ids)}\n\nEngine: {made.engine}\nBase-Tree: {made.composition.base}\n"
-    checkout.add(made.stock, commit_tree(made.stock, made.composition.tree, message, [parent]), target)
+    checkout.add(made.stock, commit_tree(made.stock, made.composition.tree, message(made), [parent]), target)
+
+
+def message(made: Plan) -> str:
+    """Of the commit that a plan becomes."""
+    ids = [step.item.entry.id for step in made.composition.steps]
+    return f"Apply {', '.join(ids)}\n\nEngine: {made.engine}\nBase-Tree: {made.composition.base}\n"
 
 
 def _stock_commit(stock: Path, base: str) -> str:

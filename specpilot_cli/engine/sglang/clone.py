@@ -38,13 +38,23 @@ def clone_files(path: Path, manifest: Manifest) -> Cloned:
             stock's; the message names it.
     """
     root = worktree_root(path)
+    tracked, blobs = _stock_blobs(root, manifest)
+    files = _read(root, blobs)
+    return Cloned(dict(sorted(files.items())), tuple(sorted(set(tracked) - set(manifest.blobs))), _ignored(root))
+
+
+def stock_blobs(path: Path, manifest: Manifest) -> dict[str, str]:
+    """Wheel-relative path -> blob id, of a clone's stock files. Raises `EnvironmentUnusable` as `clone_files` does."""
+    return _stock_blobs(worktree_root(path), manifest)[1]
+
+
+def _stock_blobs(root: Path, manifest: Manifest) -> tuple[dict[str, str], dict[str, str]]:
     _require_tag(root, manifest)
     _require_clean(root)
     tracked = _tracked(root)
     blobs = _blobs(root, {name: tracked[name] for name in manifest.blobs if name in tracked})
-    require_stock(blobs, manifest, str(path))
-    files = _read(root, blobs)
-    return Cloned(dict(sorted(files.items())), tuple(sorted(set(tracked) - set(manifest.blobs))), _ignored(root))
+    require_stock(blobs, manifest, str(root))
+    return tracked, blobs
 
 
 def _require_tag(root: Path, manifest: Manifest) -> None:
