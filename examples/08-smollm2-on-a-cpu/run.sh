@@ -17,13 +17,15 @@ git -C faulty apply --index "$here/fault.patch"
 git -C faulty -c user.name=you -c user.email=you@example.invalid commit --quiet -m "A fault on purpose"
 
 design=(-d smollm2__none__cpu__r8.toml --order AB --starts 1 -c 8)
-specpilot pair-run stock --noise "${design[@]}" -o noise.json || true # whatever the speed: these are answers to force
+# stock against itself first; a machine that is busy meanwhile (INFRA) cannot give the noise that the second run asks for
+for attempt in 1 2 3; do
+    specpilot pair-run stock --noise "${design[@]}" -o noise.json && break
+done
 specpilot force-tokens noise.json --scorer stock -o honest.json
-specpilot pair-run stock faulty --noise-from noise.json "${design[@]}" -o pair.json || true
-if specpilot force-tokens pair.json --scorer stock -o forced.json; then
-    echo "the fault passed" >&2
-    exit 70
-fi
+specpilot pair-run stock faulty --noise-from noise.json "${design[@]}" -o pair.json || true # whatever its speed
+code=0
+specpilot force-tokens pair.json --scorer stock -o forced.json || code=$?
+[ "$code" = 1 ] || { echo "the fault was not rejected (exit $code)" >&2; exit 70; }
 for found in honest.json forced.json; do
     python - "$found" <<'PY'
 import json, sys
