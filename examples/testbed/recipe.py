@@ -34,9 +34,9 @@ class Recipe:
     eagle_features: int = 3
     # training
     steps: int = 2400
-    sequences: int = 48
+    sequences: int = 96
     anchors: int = 24
-    eagle_sequences: int = 8
+    eagle_sequences: int = 16
     eagle_depth: int = 5
     dflash2_rows: tuple[int, ...] = (8, 16)
     dspark_rows: tuple[int, ...] = (7, 15)

@@ -21,6 +21,7 @@ from specpilot_cli.testbed.nn.losses import block_loss, draw_anchors, eagle_loss
 
 Drafter = BlockDrafter | EagleHead
 LOG_EVERY = 50
+WIDTH = 64
 
 
 def rate_at(progress: float, peak: float) -> float:
@@ -37,7 +38,12 @@ def optimizer_of(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     kept = {id(p) for p in decayed}
     others = [p for p in module.parameters() if id(p) not in kept]
     groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=kept_on(module) == "cuda")
+
+
+def kept_on(module: nn.Module) -> str:
+    """Type of the device that the parameters are on."""
+    return next(module.parameters()).device.type
 
 
 @dataclass
@@ -120,7 +126,8 @@ class Training:
         recipe = self.recipe
         draw = torch.Generator().manual_seed(recipe.seed + 7919 * self.clock.step)
         batch = texts.part(torch.randint(len(texts), (recipe.sequences,), generator=draw))
-        longest = int(batch.lengths.max())
+        # few different widths: cuDNN plans its attention anew for each
+        longest = min(batch.ids.shape[1], -(-int(batch.lengths.max()) // WIDTH) * WIDTH)
         batch = Texts(batch.ids[:, :longest], batch.first, batch.lengths)
         starts = draw_anchors(batch.first, batch.lengths - 2, recipe.anchors, draw).to(self.device)
         pick = int(torch.randint(1 << 30, (1,), generator=draw))
