@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -32,6 +32,8 @@ class _DeploymentFile(Record):
     requests: str
     shape: Shape
     server_args: tuple[str, ...]
+    mode: Literal["server", "offline"] = "server"
+    """How the engine runs: as its HTTP server, or as SGLang's offline Engine."""
 
 
 class _Figure(Record):
@@ -105,6 +107,10 @@ def load_deployment(ref: str) -> Deployment:
     if file.id != path.stem:
         raise InputUnusable(f"{path}: its id is '{file.id}'.", "File name and id must agree.")
     fields = {name: getattr(file, name) for name in DeploymentRecord.model_fields if name != "file_sha256"}
+    if file.mode != "server":
+        if not file.engine.startswith("sglang-"):
+            raise InputUnusable(f"{path}: its mode is '{file.mode}'.", f"{file.engine} runs as a server only.")
+        fields["server_args"] = (f"@mode:{file.mode}", *file.server_args)
     return Deployment(DeploymentRecord(**fields, file_sha256=sha256_bytes(data)), file.requests)
 
 

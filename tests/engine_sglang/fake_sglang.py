@@ -165,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """`/generate` (with `stream`), `/flush_cache`, `/start_profile`, `/stop_profile`."""
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-        if self.path == "/flush_cache":
+        if self.path == "/flush_cache?timeout=10":
             self._answer("Cache flushed.\n")
         elif self.path == "/start_profile":
             PLAN["trace_dir"] = body["output_dir"]

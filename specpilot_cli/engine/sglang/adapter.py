@@ -17,6 +17,7 @@ from specpilot_cli.engine.sglang.server import SglangServer, first_cause
 
 OURS = ("--host", "--port", "--nccl-port")
 FP32_HEAD = "--enable-fp32-lm-head"
+OFFLINE = Path(__file__).with_name("offline.py")
 READY_TIMEOUT_S = 1200.0
 """Loading a large checkpoint and compiling kernels on first use take minutes."""
 
@@ -33,7 +34,8 @@ class SglangAdapter:
 
         Args:
             server_args: SGLang's flags, verbatim; `@env:SGLANG_NAME=VALUE` sets one of its environment switches,
-                `@shape:NAME` stands for a folder in `profiles/deployments/shapes/`.
+                `@shape:NAME` stands for a folder in `profiles/deployments/shapes/`, `@mode:offline` for SGLang's
+                Engine in a process of its own instead of its HTTP server.
         """
         given = place.resolve(server_args)
         taken = [flag for flag in given.flags if flag.split("=")[0] in OURS]
@@ -43,7 +45,7 @@ class SglangAdapter:
         clear_bytecode(root / "sglang")
         env = place.environment(root, place.kernel_cache(worktree), given.env)
         cache = narrow_checkpoint_cache(flag_value(given.flags, "--model-path", "--model"))
-        versions = {**place.probe(root, env), **({"checkpoint_kv_cache": cache} if cache else {})}
+        versions = {**place.probe(root, env), "mode": given.mode, **({"checkpoint_kv_cache": cache} if cache else {})}
         folder = TemporaryDirectory(prefix="specpilot-sglang-", ignore_cleanup_errors=True)
         try:
             return self._start(root, given, env, versions, folder, log, timeout_s)
@@ -62,8 +64,10 @@ class SglangAdapter:
         timeout_s: float,
     ) -> SglangServer:
         port, nccl = free_port(), free_port()
-        ports = ("--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(nccl))
-        argv = (place.python(), "-m", "sglang.launch_server", *given.flags, *ports)
+        argv: tuple[str, ...] = (place.python(), "-m", "sglang.launch_server", *given.flags, "--host", "127.0.0.1")
+        if given.mode == "offline":
+            argv = (place.python(), str(OFFLINE), *given.flags)
+        argv = (*argv, "--port", str(port), "--nccl-port", str(nccl))
         shown = (*(f"{name}={value}" for name, value in sorted(given.env.items())), *argv)
         process = EngineProcess(argv, cwd=Path(folder.name), env=env, log=log)
         try:

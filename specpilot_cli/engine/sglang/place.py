@@ -28,6 +28,9 @@ from specpilot_cli.worktrees.locks import hold
 
 ENV = "@env:"
 SHAPE = "@shape:"
+MODE = "@mode:"
+MODES = ("server", "offline")
+"""`sglang.launch_server`, or the offline Engine (`offline.py`)."""
 PROBE_TIMEOUT_S = 60.0
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys
@@ -48,24 +51,29 @@ class Arguments:
     flags: tuple[str, ...]
     env: dict[str, str]
     """Engine settings that SGLang reads from the environment (`@env:SGLANG_NAME=VALUE`)."""
+    mode: str = MODES[0]
 
 
 def resolve(server_args: Sequence[str]) -> Arguments:
-    """Split `@env:` settings off and replace `@shape:NAME` by the folder `profiles/deployments/shapes/NAME`.
+    """Split `@env:` and `@mode:` off and replace `@shape:NAME` by the folder `profiles/deployments/shapes/NAME`.
 
     Raises:
-        UsageFault: a setting that is not one of SGLang's, or an unknown shape.
+        UsageFault: a setting that is not one of SGLang's, an unknown mode, or an unknown shape.
     """
-    flags, env = [], {}
+    flags, env, mode = [], {}, MODES[0]
     for arg in server_args:
-        if arg.startswith(ENV):
+        if arg.startswith(MODE):
+            mode = arg.removeprefix(MODE)
+            if mode not in MODES:
+                raise UsageFault(f"There is no mode '{mode}'.", "", f"Known: {', '.join(MODES)}.")
+        elif arg.startswith(ENV):
             name, _, value = arg.removeprefix(ENV).partition("=")
             if not name.startswith("SGLANG_") or not value:
                 raise UsageFault(f"'{arg}' is no engine setting.", "", f"Write {ENV}SGLANG_NAME=VALUE.")
             env[name] = value
         else:
             flags.append(_shape(arg))
-    return Arguments(tuple(flags), env)
+    return Arguments(tuple(flags), env, mode)
 
 
 def _shape(arg: str) -> str:

@@ -18,6 +18,7 @@ from specpilot_cli.engine.process import EngineProcess, last_line
 from specpilot_cli.engine.sglang.scoring import TOP, require_scorer, scores
 
 TRACE_TIMEOUT_S = 120.0
+FLUSH_TIMEOUT_S = 10.0
 DYING_S = 1.0
 
 
@@ -180,6 +181,10 @@ class SglangServer(HttpServer):
             "top_logprobs_num": TOP,
         }
         return scores(self._json("POST", "/generate", body), output, self._vocab_size)
+
+    def flush(self) -> None:
+        """`/flush_cache`, which waits until nothing runs: a request that was answered is not yet gone."""
+        self._send("POST", f"/flush_cache?timeout={FLUSH_TIMEOUT_S:g}")
 
     def start_profile(self, output_dir: Path) -> None:
         """`/start_profile`: CPU annotations and GPU kernels, no stacks, no shapes (both slow the engine down)."""
