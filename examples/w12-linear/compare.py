@@ -31,7 +31,7 @@ ROWS = (1, 8, 32)
 TOKENS, REPEATS = (8, 72), 5
 AT_ONCE = ("--max-running-requests", "32", "--cuda-graph-max-bs-decode", "32")
 SMALL_POOL = ("--max-total-tokens", "16384")  # several servers side by side
-W12 = ("--quantization", "w12")
+W12, NOT_EARLY = ("--quantization", "w12"), ("@env:SGLANG_W12_EARLY=0",)
 BEGIN = time.perf_counter()
 
 
@@ -80,16 +80,18 @@ def prefill(server: SglangServer, asked: Sequence[Request]) -> list[list[float]]
     return found
 
 
-def greedy(server: SglangServer, asked: Sequence[Request], tokens: int) -> list[dict[str, Any]]:
-    """Greedy continuations, one request at a time, with the two best log-probabilities of every step."""
+def greedy(
+    server: SglangServer, asked: Sequence[Request], tokens: int, *, at_once: bool = False
+) -> list[dict[str, Any]]:
+    """Greedy continuations, one request at a time or all at once, with the two best log-probabilities of every step."""
     sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    ids = [list(request.input_ids) for request in asked]
     found = []
-    for prompt in asked:
-        body = {"input_ids": list(prompt.input_ids), "sampling_params": sampling}
-        body |= {"return_logprob": True, "top_logprobs_num": 2}
-        answer = server._json("POST", "/generate", body)
-        top = answer["meta_info"]["output_top_logprobs"]
-        found.append({"ids": answer["output_ids"], "margins": [step[0][0] - step[1][0] for step in top]})
+    for group in [ids] if at_once else [[one] for one in ids]:
+        body = {"input_ids": group, "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2}
+        for answer in server._json("POST", "/generate", body):
+            top = answer["meta_info"]["output_top_logprobs"]
+            found.append({"ids": answer["output_ids"], "margins": [step[0][0] - step[1][0] for step in top]})
     return found
 
 
@@ -215,19 +217,36 @@ def started(servers: ExitStack, arms: Sequence[Arm], folder: Path) -> list[Sglan
     return list(pool.map(start, arms))
 
 
-def all_at_once(ar: Sequence[Arm], speculative: Sequence[Arm], folder: Path) -> None:
-    """Every server on one GPU: the shortest way, but start-up and KV pool say nothing."""
-    name, tree, flags = ar[1]
-    plain: Arm = (f"{name}-plain", tree, ("@env:SGLANG_W12_EARLY=0", *flags))
+def compared_ar(stock: SglangServer, ours: SglangServer, plain: SglangServer | None, folder: Path) -> None:
+    """Two AR servers that run side by side, and the patched one without early launches."""
+    base = measured(stock)
+    say_ar(base, measured(ours), folder)
+    asked = prompts(stock, 12)
+    say(
+        "stock, 12 requests at once against one at a time:",
+        compare(base["text"], greedy(stock, asked, 64, at_once=True)),
+    )
+    if plain is not None:
+        medians = {r: round(float(np.median(step_ms(plain, prompts(plain, r)))), 3) for r in ROWS}
+        say("RESULT w12 without early launches, step ms:", medians)
+    for name, server in (("stock", stock), ("w12", ours)):
+        say_kernels(name, server, folder)
+
+
+def side_by_side(ar: Sequence[Arm], speculative: Sequence[Arm], folder: Path, *, plain: bool, pairs: bool) -> None:
+    """Servers on one GPU at once, timed in turn: the shortest way, but start-up and KV pool say nothing.
+
+    `pairs`: the DFLASH servers after the AR servers, where four do not fit.
+    """
+    late: list[Arm] = [(f"{name}-plain", tree, (*NOT_EARLY, *flags)) for name, tree, flags in ar[1:] if plain]
     with ExitStack() as servers:
-        stock, ours, late, *pair = started(servers, (*ar, plain, *speculative), folder)
-        base = measured(stock)
-        say_ar(base, measured(ours), folder)
-        say("without early launch:", {r: round(float(np.median(step_ms(late, prompts(late, r)))), 3) for r in ROWS})
-        if pair:
-            say_dflash(*pair)
-        for shown, server in (("stock", stock), ("w12", ours)):
-            say_kernels(shown, server, folder)
+        stock, ours, *rest = started(servers, (*ar, *late, *(() if pairs else speculative)), folder)
+        if speculative and not pairs:
+            say_dflash(*rest[-2:])
+        compared_ar(stock, ours, rest[0] if late else None, folder)
+    if speculative and pairs:
+        with ExitStack() as servers:
+            say_dflash(*started(servers, speculative, folder))
 
 
 def one_by_one(ar: Sequence[Arm], speculative: Sequence[Arm], folder: Path) -> None:
@@ -239,8 +258,7 @@ def one_by_one(ar: Sequence[Arm], speculative: Sequence[Arm], folder: Path) -> N
     say_ar(results[0], results[1], folder)
     if speculative:
         with ExitStack() as servers:
-            one, two = started(servers, speculative, folder)
-            say_dflash(one, two)
+            say_dflash(*started(servers, speculative, folder))
 
 
 def main() -> None:
@@ -252,6 +270,8 @@ def main() -> None:
     parser.add_argument("--as-deployed", action="store_true", help="the deployment's own weights, no Gaussian ones")
     parser.add_argument("--no-check", action="store_true", help="without the kernels alone")
     parser.add_argument("--together", action="store_true", help="all servers at once: no KV pool, no start-up times")
+    parser.add_argument("--pairs", action="store_true", help="as --together, but DFLASH servers after the AR servers")
+    parser.add_argument("--plain", action="store_true", help="with --together: also without early launches")
     parser.add_argument("--no-dflash", action="store_true")
     options = parser.parse_args()
     folder: Path = options.folder
@@ -275,7 +295,10 @@ def main() -> None:
     plain = (*autoregressive(args), *AT_ONCE)
     ar = [("stock-ar", stock, plain), ("w12-ar", ours, (*plain, *W12))]
     pair = [] if options.no_dflash else [("stock-dflash", stock, args), ("w12-dflash", ours, (*args, *W12))]
-    (all_at_once if options.together else one_by_one)(ar, pair, folder)
+    if options.together or options.pairs:
+        side_by_side(ar, pair, folder, plain=options.plain, pairs=options.pairs)
+    else:
+        one_by_one(ar, pair, folder)
     say("end")
 
 
