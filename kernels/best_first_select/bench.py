@@ -20,7 +20,8 @@ import triton  # noqa: E402
 from mount import mount  # noqa: E402
 
 mount()
-from specpilot_kernels.best_first_select import cases, op, threshold, triton_select, triton_threshold  # noqa: E402
+from specpilot_kernels.best_first_select import cases, op, threshold  # noqa: E402
+from specpilot_kernels.best_first_select.triton_select import Shape  # noqa: E402
 
 SIZES = [
     (24, 16, 16, 192),
@@ -39,7 +40,7 @@ ROTATED = 8
 """Lattices a graph: each replay reads others than the one before, from the L2."""
 GOAL_US = 30.0
 
-Variant = tuple[str, cases.Shape | None]
+Variant = tuple[str, Shape | None]
 
 
 def variants_at(size: tuple[int, int, int, int], sweep: bool) -> list[Variant]:
@@ -47,8 +48,7 @@ def variants_at(size: tuple[int, int, int, int], sweep: bool) -> list[Variant]:
     ids, _, pair = cases.lattice(1, *size[1:3], 0, False, "cuda")
     found: list[Variant] = [(v, None) for v in op.VARIANTS if v != "threshold" or threshold.fits(ids, pair)]
     if sweep and size == SIZES[0]:
-        found += [("triton-threshold", triton_threshold.Shape(8, 512))]
-        found += [("triton-select", triton_select.Shape(warps, chunk)) for warps, chunk in SWEPT]
+        found += [("triton-select", Shape(warps, chunk)) for warps, chunk in SWEPT]
     return found
 
 
@@ -91,7 +91,7 @@ def time_us(size: tuple[int, int, int, int], variants: list[Variant], repeats: i
     inputs = [cases.lattice(batch, positions, candidates, seed, False, "cuda") for seed in range(ROTATED)]
     outs = [op.Tree.empty(batch, nodes, torch.device("cuda")) for _ in inputs]
 
-    def all_calls(name: str, shape: cases.Shape | None) -> None:
+    def all_calls(name: str, shape: Shape | None) -> None:
         for (ids, _, pair), out in zip(inputs, outs, strict=True):
             cases.run(ids, None, pair, nodes, out, name, shape)
 
@@ -141,7 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--sweep", action="store_true", help="other shapes of the triton programs too")
+    parser.add_argument("--sweep", action="store_true", help="other shapes of the triton-select program too")
     options = parser.parse_args()
     body: dict[str, object] = {"schema": "specpilot.kernel-bench/1", "created": datetime.now(UTC).isoformat()}
     options.out.write_text(json.dumps(body | {"complete": False}))

@@ -15,9 +15,7 @@ import torch  # noqa: E402
 from mount import mount  # noqa: E402
 
 mount()
-from specpilot_kernels.best_first_select import launch, op, reference, threshold, triton_select, triton_threshold  # noqa: E402
-
-Shape = triton_threshold.Shape | triton_select.Shape
+from specpilot_kernels.best_first_select import launch, op, reference, threshold, triton_select  # noqa: E402
 
 KINDS = ("both", "pair", "unary")
 Size = tuple[int, int, int]
@@ -26,8 +24,8 @@ Size = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared: every kind of scores of each size and budget with and without ties by all variants, and more by
-    the two that list."""
+    """What is compared: every kind of scores of each size and budget with and without ties by both Triton variants, and
+    more by triton-select."""
 
     device: str
     sizes: list[tuple[Size, int, tuple[str, ...]]]
@@ -80,16 +78,13 @@ def run(
     nodes: int,
     out: op.Tree,
     variant: str,
-    shape: Shape | None = None,
+    shape: triton_select.Shape | None = None,
 ) -> None:
-    """`op.select`; with another `shape` of the variants triton-threshold and triton-select than their default."""
+    """`op.select`; with another `shape` of the variant triton-select than its default."""
     if shape is None:
         op.select(ids, unary, pair, nodes, out=out, variant=variant)
-    elif isinstance(shape, triton_select.Shape):
-        launch.link(ids, nodes, out, launch.chosen(ids, unary, pair, nodes, out, shape))
     else:
-        launch.listed(ids, unary, pair, nodes, out, shape)
-        launch.link(ids, nodes, out)
+        launch.link(ids, nodes, out, launch.chosen(ids, unary, pair, nodes, out, shape))
 
 
 def differences(
@@ -99,7 +94,7 @@ def differences(
     nodes: int,
     seed: int,
     variant: str = "triton",
-    shape: Shape | None = None,
+    shape: triton_select.Shape | None = None,
 ) -> list[str]:
     """Names of the outputs that are not the reference's. Outputs are poisoned first: what nobody wrote is wrong."""
     tree = op.Tree.empty(ids.shape[0], nodes, ids.device)
@@ -151,11 +146,12 @@ def given_of(kind: str, unary: torch.Tensor, pair: torch.Tensor) -> tuple[torch.
     return None if kind == "pair" else unary, None if kind == "unary" else pair
 
 
-def listing_cases(variant: str, make: type[Shape], plan: Plan) -> tuple[int, list[str]]:
+def select_cases(plan: Plan) -> tuple[int, list[str]]:
     """What the sizes of all do not reach: many nodes, wide lattices, odd scores, other shapes of the program, and both
     reasons to pop instead: a list that overflows, too many nodes at the limit."""
     wrong: list[str] = []
     count = 0
+    variant, make = "triton-select", triton_select.Shape
     for seed, ((size, nodes, other), step) in enumerate(itertools.product(plan.wide, (0, 8))):
         ids, unary, pair = lattice(*size, seed, False, plan.device)
         if step:  # ties all along
@@ -184,11 +180,10 @@ def main(name: str) -> int:
     for seed, (shape, nodes, kinds) in enumerate(plan.sizes):
         for kind, ties in itertools.product(kinds, (False, True)):
             ids, unary, pair = lattice(*shape, seed, ties, plan.device)
-            for variant in ("triton", "triton-threshold", "triton-select"):
+            for variant in ("triton", "triton-select"):
                 wrong += differences(ids, *given_of(kind, unary, pair), nodes, seed, variant)
                 count += 1
-    more = [listing_cases("triton-threshold", triton_threshold.Shape, plan)]
-    more += [listing_cases("triton-select", triton_select.Shape, plan)]
+    more = [select_cases(plan)]
     if plan.device == "cuda" and threshold.fits(ids, None):
         more.append(threshold_cases())
     count += sum(cases for cases, _ in more)

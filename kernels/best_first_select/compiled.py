@@ -11,10 +11,10 @@ if __name__ == "__main__":
     mount()
 
 from cubin import HOPPER, compile_for, resources
-from specpilot_kernels.best_first_select import kernel, triton_select, triton_threshold
+from specpilot_kernels.best_first_select import kernel, triton_select
 from triton.backends.compiler import GPUTarget
 
-__all__ = ["compile_choose", "compile_link", "compile_lists", "compile_pick", "resources"]
+__all__ = ["compile_choose", "compile_link", "compile_pick", "resources"]
 
 SIZES = {"D": 16, "K": 16, "N": 192}
 
@@ -24,29 +24,6 @@ def compile_pick(kind: str = "pair", target: GPUTarget = HOPPER) -> Any:
     constants = SIZES | {"WIDTH": 32, "HAS_UNARY": kind != "pair", "HAS_PAIR": kind != "unary", "MAY_END": False}
     signature = {"unary": "*fp32", "pair": "*fp32", "picked": "*i32", "scores": "*fp32"}
     return compile_for(kernel.pick, signature, constants, 1, target)
-
-
-def compile_lists(
-    kind: str = "pair",
-    target: GPUTarget = HOPPER,
-    shape: triton_threshold.Shape = triton_threshold.DEFAULT,
-    nodes: int = SIZES["N"],
-) -> Any:
-    """The `lists` kernel."""
-    constants = SIZES | {
-        "N": nodes,
-        "WIDTH": 16,
-        "POP_WIDTH": 32,
-        "CHUNK": shape.chunk,
-        "LISTED": shape.listed,
-        "SORTED": triton_threshold.sorted_at_most(nodes),
-        "WORDS": triton_threshold.WORK,
-        "HAS_UNARY": kind != "pair",
-        "HAS_PAIR": kind != "unary",
-        "MAY_END": False,
-    }
-    signature = {"unary": "*fp32", "pair": "*fp32", "picked": "*i32", "scores": "*fp32", "work": "*i32"}
-    return compile_for(triton_threshold.lists, signature, constants, shape.warps, target)
 
 
 def compile_choose(
@@ -88,11 +65,6 @@ def compile_link(target: GPUTarget = HOPPER, waits: bool = False) -> Any:
 
 def main() -> None:
     """Print what each kernel takes."""
-    for warps, chunk in ((1, 512), (2, 512), (4, 256), (4, 512), (4, 1024), (8, 512), (8, 1024), (8, 2048)):
-        print(
-            f"lists, {warps} warps, chunk {chunk}:",
-            resources(compile_lists(shape=triton_threshold.Shape(warps, chunk))),
-        )
     for warps, chunk in ((1, 256), (2, 512), (4, 512), (4, 1024), (8, 1024)):
         print(
             f"choose, {warps} warps, chunk {chunk}:", resources(compile_choose(shape=triton_select.Shape(warps, chunk)))

@@ -1,10 +1,10 @@
-"""Launches of the Triton kernels on checked arguments: `pick`, `lists` or `choose` first, then `link`."""
+"""Launches of the Triton kernels on checked arguments: `pick` or `choose` first, then `link`."""
 
 from typing import Protocol
 
 import torch
 import triton
-from specpilot_kernels.best_first_select import kernel, triton_select, triton_threshold
+from specpilot_kernels.best_first_select import kernel, triton_select
 
 LINK_ROWS, LINK_WARPS = 4, 4
 
@@ -43,38 +43,11 @@ def popped(ids: torch.Tensor, unary: torch.Tensor | None, pair: torch.Tensor | N
     )
 
 
-def listed(
-    ids: torch.Tensor,
-    unary: torch.Tensor | None,
-    pair: torch.Tensor | None,
-    nodes: int,
-    out: Buffers,
-    shape: triton_threshold.Shape = triton_threshold.DEFAULT,
-) -> None:
-    """`out.picked` and `out.scores` depth by depth under a falling limit; arguments as in `op.select`."""
-    batch, positions, candidates = ids.shape
-    stand_in = ids
-    width = triton.next_power_of_2(candidates)
-    triton_threshold.lists[(batch,)](
-        stand_in if unary is None else unary,
-        stand_in if pair is None else pair,
-        out.picked,
-        out.scores,
-        out.work,
-        D=positions,
-        K=candidates,
-        N=nodes,
-        WIDTH=width,
-        POP_WIDTH=max(32, width),
-        CHUNK=shape.chunk,
-        LISTED=shape.listed,
-        SORTED=triton_threshold.sorted_at_most(nodes),
-        WORDS=triton_threshold.WORK,
-        HAS_UNARY=unary is not None,
-        HAS_PAIR=pair is not None,
-        MAY_END=nodes > paths(positions, candidates, nodes),
-        num_warps=shape.warps,
-    )
+def can_choose(device: torch.device) -> bool:
+    """Whether `choose` runs there: on NVIDIA devices from Ampere on (`redux.sync`), and in the interpreter."""
+    if device.type != "cuda":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def chosen(

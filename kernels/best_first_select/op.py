@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from specpilot_kernels.best_first_select import launch, threshold, triton_select, triton_threshold
+from specpilot_kernels.best_first_select import launch, threshold, triton_select
 
 LIMITS = {"positions": 63, "candidates": 128, "nodes": 255}
-VARIANTS = ("triton", "threshold", "triton-threshold", "triton-select")
-FROM_NODES = 48
-"""From so many nodes on the CUDA C++ variant is the faster one (README)."""
+VARIANTS = ("triton", "triton-select", "threshold")
+FROM_NODES = 40
+"""From so many nodes on triton-select is faster than popping (README)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Tree:
             next_sibling=integers(batch, rows),
             mask=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
             picked=integers(batch, nodes),
-            work=integers(batch, max(triton_threshold.WORK, triton_select.WORDS + triton_select.MOST_EDGES)),
+            # the list of triton-select, where the interpreter has no shared memory
+            work=integers(batch, 1 if device.type == "cuda" else triton_select.WORDS + triton_select.MOST_EDGES),
         )
 
 
@@ -72,7 +73,8 @@ def select(
         out: buffers to write, from `Tree.empty`.
         variant: one of `VARIANTS` ("threshold": at most 32 candidates, nvcc once); None: the fastest one measured.
     Raises:
-        ValueError: shapes, types or sizes that do not fit, or neither unary nor pair.
+        ValueError: shapes, types or sizes that do not fit, neither unary nor pair, or a variant that the device cannot
+            run.
     """
     batch = ids.shape[0]
     _check(ids, unary, pair, nodes)
@@ -81,19 +83,17 @@ def select(
         raise ValueError(f"out holds {list(tree.parents.shape)} nodes, not {[batch, nodes]}")
     if variant not in (None, *VARIANTS):
         raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, not {variant}")
-    wanted = nodes >= FROM_NODES if variant is None else variant == "threshold"
-    possible = wanted and threshold.fits(ids, pair)
-    if variant == "threshold" and not possible:
-        raise ValueError(
-            "threshold needs a CUDA device, nvcc, at most 32 candidates and a lattice of shared-memory size"
-        )
-    if possible:
+    if variant == "threshold":
+        if not threshold.fits(ids, pair):
+            raise ValueError(
+                "threshold needs a CUDA device, nvcc, at most 32 candidates and a lattice of shared-memory size"
+            )
         threshold.select(ids, unary, pair, nodes, tree)
         return tree
+    if variant == "triton-select" and not launch.can_choose(ids.device):
+        raise ValueError("triton-select needs an NVIDIA device of compute capability 8.0 or higher")
     early = False
-    if variant == "triton-threshold":
-        launch.listed(ids, unary, pair, nodes, tree)
-    elif variant == "triton-select":
+    if variant == "triton-select" or (variant is None and nodes >= FROM_NODES and launch.can_choose(ids.device)):
         early = launch.chosen(ids, unary, pair, nodes, tree)
     else:
         launch.popped(ids, unary, pair, nodes, tree)

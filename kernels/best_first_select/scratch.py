@@ -64,30 +64,6 @@ def combine_ptx(held: int, warps: int, operation: str) -> str:
 
 
 @triton.constexpr_function
-def reach_ptx() -> str:
-    """$0: the first of 512 counters from [$2] on at which their running sum reaches $3, 512 if none does; $1: that sum.
-    Every warp for itself, 16 counters a lane."""
-    lines = [".reg .pred p, q;", ".reg .b32 w<16>, lane, at, end, other, votes, first, bin, hit;"]
-    lines += ["mov.u32 lane, %laneid;", "shl.b32 at, lane, 6;", "add.u32 at, at, $2;"]
-    for i in range(0, 16, 4):
-        lines += [f"ld.shared.v4.b32 {{w{i}, w{i + 1}, w{i + 2}, w{i + 3}}}, [at+{4 * i}];"]
-    lines += [f"add.u32 w{i}, w{i}, w{i - 1};" for i in range(1, 16)]  # running sums within the lane
-    lines += ["mov.u32 end, w15;"]
-    for step in (1, 2, 4, 8, 16):
-        lines += [f"shfl.sync.up.b32 other|p, end, {step}, 0, 0xffffffff;", "@p add.u32 end, end, other;"]
-    lines += ["setp.ge.u32 q, end, $3;", "vote.sync.ballot.b32 votes, q, 0xffffffff;"]
-    lines += ["sub.u32 other, end, w15;", "add.u32 hit, other, w0;", "shl.b32 bin, lane, 4;"]
-    for i in range(15):
-        lines += [f"add.u32 at, other, w{i};", "setp.lt.u32 p, at, $3;", "@p add.u32 bin, bin, 1;"]
-        lines += [f"@p add.u32 hit, other, w{i + 1};"]
-    lines += ["brev.b32 first, votes;", "clz.b32 first, first;", "setp.eq.u32 q, votes, 0;"]
-    lines += ["and.b32 first, first, 31;"]
-    lines += ["shfl.sync.idx.b32 $0, bin, first, 31, 0xffffffff;", "shfl.sync.idx.b32 $1, hit, first, 31, 0xffffffff;"]
-    lines += ["@q mov.u32 $0, 512;"]
-    return "{ " + " ".join(lines) + " }"
-
-
-@triton.constexpr_function
 def per_thread(items: int, warps: int) -> int:
     """Elements of a tensor that a thread holds. Raises `ValueError` where there is not one for each."""
     if items % (32 * warps):
@@ -187,53 +163,6 @@ def tallied(words, counters, step, numbers, OPERATION: tl.constexpr, NATIVE: tl.
 def total(words, counters, step, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
     """What this step's `claimed` or `tallied` came to; after a barrier."""
     return get(words, counters + (step & 3), NATIVE)
-
-
-@triton.jit
-def counted(words, index, wanted, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Add 1 to words where wanted; nobody may read them before a barrier."""
-    if NATIVE:
-        text: tl.constexpr = "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p red.shared.add.u32 [$1], 1; mov.u32 $0, 0; }"
-        tl.inline_asm_elementwise(text, "=&r,r,r", [words + 4 * index, wanted.to(tl.int32)], dtype=tl.int32,
-                                  is_pure=False, pack=1)  # fmt: skip
-    else:
-        tl.atomic_add(words + index, 1, mask=wanted)
-
-
-@triton.jit
-def reached(words, first, N: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of 512 words from `first` (a multiple of 4) on: the first at which their running sum reaches N, and that sum; 512
-    and anything where it does not. A barrier has to follow before a word changes."""
-    if NATIVE:
-        TEXT: tl.constexpr = reach_ptx()
-        return tl.inline_asm_elementwise(TEXT, "=&r,=&r,r,r", [words + 4 * first, N], dtype=(tl.int32, tl.int32),
-                                         is_pure=False, pack=1)  # fmt: skip
-    else:
-        sums = tl.cumsum(tl.load(words + first + tl.arange(0, 512)), 0)
-        return tl.sum((sums < N).to(tl.int32), 0), tl.min(tl.where(sums >= N, sums, 1 << 30), 0)
-
-
-@triton.jit
-def lower_of_four(a, b, c, d, own, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many of four non-negative floats (their bits; NaN counts as no number) are below one's own, as float32.
-
-    By comparisons that give 1.0 and additions: those run beside each other, where integer ones share a pipe.
-    """
-    if NATIVE:
-        text: tl.constexpr = (
-            "{ .reg .f32 p, q, r, s; set.lt.f32.f32 p, $1, $5; set.lt.f32.f32 q, $2, $5; set.lt.f32.f32 r, $3, $5;"
-            " set.lt.f32.f32 s, $4, $5; add.f32 p, p, q; add.f32 r, r, s; add.f32 $0, p, r; }"
-        )
-        return tl.inline_asm_elementwise(text, "=&f,f,f,f,f,f", [as_float(a), as_float(b), as_float(c), as_float(d),
-                                         as_float(own)], dtype=tl.float32, is_pure=True, pack=1)  # fmt: skip
-    else:
-        lower = (a < own).to(tl.float32) + (b < own).to(tl.float32)
-        return lower + (c < own).to(tl.float32) + (d < own).to(tl.float32)
-
-
-@triton.jit
-def as_float(bits):  # type: ignore[no-untyped-def]
-    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit

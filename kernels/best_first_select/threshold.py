@@ -40,11 +40,9 @@ def shared_object(arch: str) -> Path:
     ready = os.environ.get("SPECPILOT_BEST_FIRST_SO")
     if ready:
         return Path(ready)
-    from platformdirs import user_cache_path
-
     flags = (*FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}")
     digest = hashlib.sha256("\0".join(flags).encode() + SOURCE.read_bytes()).hexdigest()
-    target = user_cache_path("specpilot") / "kernels" / f"best_first_select-{digest[:16]}.so"
+    target = cache_folder() / f"best_first_select-{digest[:16]}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
@@ -55,6 +53,15 @@ def shared_object(arch: str) -> Path:
             raise BuildError(f"{compiler()} did not compile {SOURCE.name}: {said.decode()[-2000:] or error}") from error
         partial.replace(target)
     return target
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept; the XDG folder where platformdirs, which the package has, is not installed."""
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specpilot" / "kernels"
+    return user_cache_path("specpilot") / "kernels"
 
 
 def compiler() -> str:

@@ -1,15 +1,15 @@
-"""Depth by depth under a falling cost limit, as in `threshold.cu`, in one pass over the children and in Triton.
+"""Depth by depth under a falling cost limit, as in `threshold.cu`, without its histogram: the limit is searched for.
 
 `choose` writes what `kernel.pick` writes, and `kernel.link` goes on from there. A child costs no less than its parent.
 So once N nodes of cost <= t are known, nothing dearer than t is in the tree. The children of the listed nodes are
-listed, a chunk at a time, where they cost no more than the limit, and counted by cost. When N/4 more than N nodes at or
-below the limit are listed, it falls to the top of the bin that holds the N-th; what was listed of this depth and lies
-above is dropped where that spares the next depth a chunk: nothing points there yet. At the end the 1 to 1.25 N nodes at
-or below the limit are sorted by counting. Costs are handled as their bits: those of non-negative floats order like the
-floats.
+listed, a chunk at a time, where they cost no more than the limit; when the list has grown by a quarter of N since the
+limit last fell, a lower one that still has N nodes at or below it is searched for among the listed costs, by false
+position: two or three counts. Then what was listed of this depth and lies above it is dropped: nothing points there
+yet. At the end the 1 to 1.25 N nodes at or below the limit are sorted by counting. Costs are handled as their bits:
+those of non-negative floats order like the floats.
 
-List, counts and small lattices lie in shared memory (`scratch`); places in the list come from ballots and one atomic
-addition a warp, so a chunk takes one barrier.
+The list lies in shared memory (`scratch`): places in it come from ballots and one atomic addition a warp, so listing
+and counting take one barrier each.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,10 @@ from specpilot_kernels.best_first_select.kernel import packed, pop_all
 from specpilot_kernels.best_first_select.scratch import (
     claimed,
     cleared,
-    counted,
     get,
     get_four,
-    lower_of_four,
     mark,
     put,
-    reached,
     read_ahead,
     room,
     tallied,
@@ -37,8 +34,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 INDEX_BITS, PLACE_RANK_BITS = tl.constexpr(11), tl.constexpr(7)
 MAX_INDEX, MAX_PLACE_RANK = tl.constexpr(2047), tl.constexpr(127)
 INFINITY, ABOVE_ALL = tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)
-# costs from 2^-8 to 2^8 nats in 32nds of an octave
-FIRST_BIN, BIN_SHIFT, LAST_BIN = tl.constexpr(119 << 23), tl.constexpr(18), tl.constexpr(511)
+COUNTS = tl.constexpr(12)  # counts a search; with few ties two or three end it
 WARM_LIMIT = tl.constexpr(1 << 14)
 TILE = tl.constexpr(8)  # fours of nodes that the sort compares with at a time
 
@@ -55,13 +51,12 @@ KEPT_AT = tl.constexpr(2 * MOST_LISTED + 2 * MOST_SORTED)
 COUNTERS = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED)
 SPARE = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 4)
 CLOCKS = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 8)
-BINS = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 56)
-EDGES = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 56 + 512)
-WORDS = 2 * MOST_LISTED + 3 * MOST_SORTED + 56 + 512
+EDGES = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 56)
+WORDS = 2 * MOST_LISTED + 3 * MOST_SORTED + 56
 """Words of shared memory (in the interpreter: of `work`) that a program needs without the lattice; reads past a list's
 end fall into what follows it."""
 MOST_EDGES = 4096
-"""Edge costs that are kept in shared memory too, 41 KB with the list: 48 KB are the least a program may have."""
+"""Edge costs that are kept in shared memory too, 39 KB with the list: 48 KB are the least a program may have."""
 
 
 @dataclass(frozen=True)
@@ -158,20 +153,72 @@ def children(unary, pair, words, start, end, limit, depth, item, EDGE_COUNT: tl.
 
 
 @triton.jit
-def bin_of(bits):  # type: ignore[no-untyped-def]
-    """The bin of a cost; the first and the last hold what lies beyond too."""
-    return tl.minimum(tl.maximum((bits - FIRST_BIN) >> BIN_SHIFT, 0), LAST_BIN)
+def costs_from(words, start, end, CHUNK: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Listed costs [CHUNK] from `start` on; above all behind the end. The anchor's is no node's."""
+    at = start + chunk_of(CHUNK)
+    return tl.where((at >= 1) & (at < end), get(words, COSTS + at, NATIVE), ABOVE_ALL)
 
 
 @triton.jit
-def lowered(words, limit, known, N: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The top of the bin that holds the N-th cost so far, and how many are at or below it; limit and `known` as they
-    are where that is no lower."""
-    reached_in, count = reached(words, BINS, N, NATIVE)
-    tl.debug_barrier()  # all have read, before anybody counts more
-    found = reached_in < LAST_BIN
-    top = FIRST_BIN + ((reached_in + 1) << BIN_SHIFT) - 1
-    return tl.where(found, tl.minimum(limit, top), limit), tl.where(found, count, known)
+def count_of(words, first, end, bits, step, CHUNK: tl.constexpr, NATIVE: tl.constexpr, WARPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many listed costs are at most `bits`; `first` [CHUNK] are the first of them, held by the threads."""
+    counts = (first <= bits).to(tl.int32)
+    start = step * 0 + CHUNK
+    while start < end:
+        counts += (costs_from(words, start, end, CHUNK, NATIVE) <= bits).to(tl.int32)
+        start += CHUNK
+    tallied(words, COUNTERS, step, counts, "add", NATIVE, WARPS)
+    tl.debug_barrier()
+    return total(words, COUNTERS, step, NATIVE)
+
+
+@triton.jit
+def dearest(words, first, end, step, CHUNK: tl.constexpr, NATIVE: tl.constexpr, WARPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bits of the highest finite listed cost."""
+    highest = tl.where(first < INFINITY, first, 0)
+    start = step * 0 + CHUNK
+    while start < end:
+        more = costs_from(words, start, end, CHUNK, NATIVE)
+        highest = tl.maximum(highest, tl.where(more < INFINITY, more, 0))
+        start += CHUNK
+    tallied(words, COUNTERS, step, highest, "max", NATIVE, WARPS)
+    tl.debug_barrier()
+    return total(words, COUNTERS, step, NATIVE)
+
+
+@triton.jit
+def lowered(words, end, limit, known, step, N: tl.constexpr, CHUNK: tl.constexpr, NATIVE: tl.constexpr,
+            WARPS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """A lower limit that N listed nodes or little more are at or below, how many, and the next step.
+
+    `known` are at or below the present one. False position on the counts, every fourth time the middle: costs crowd
+    towards the limit, so the straight line's guess is too low at first and close then. Where many are tied at a cost,
+    no limit comes close and the counts end it.
+    """
+    CLOSE: tl.constexpr = N + max(N // 8, 4)
+    AIM: tl.constexpr = N + max(N // 16, 2)
+    first = costs_from(words, step * 0, end, CHUNK, NATIVE)
+    top, above = limit, known
+    if limit == INFINITY:
+        top = dearest(words, first, end, step, CHUNK, NATIVE, WARPS)
+        above = count_of(words, first, end, top, step + 1, CHUNK, NATIVE, WARPS)
+        step += 2
+    if above >= N:
+        low, below = step.to(tl.float32) * 0.0, step * 0
+        tries = step * 0
+        while (above > CLOSE) & (tries < COUNTS):
+            high = top.to(tl.float32, bitcast=True)
+            share = (AIM - below).to(tl.float32) / (above - below).to(tl.float32)
+            guess = low + (high - low) * tl.where(tries % 4 == 3, 0.5, share)
+            bits = tl.minimum(guess.to(tl.int32, bitcast=True), top)
+            count = count_of(words, first, end, bits, step, CHUNK, NATIVE, WARPS)
+            step += 1
+            tries += 1
+            enough = count >= N
+            top, above = tl.where(enough, bits, top), tl.where(enough, count, above)
+            low, below = tl.where(enough, low, guess), tl.where(enough, below, count)
+        limit, known = top, above
+    return limit, known, step
 
 
 @triton.jit
@@ -201,6 +248,7 @@ def list_nodes(unary, pair, words, step, D: tl.constexpr, K: tl.constexpr, N: tl
     """List every node that may be in the tree, the anchor at 0. End of the list (above LISTED: too many), limit, the
     next step."""
     TRIGGER: tl.constexpr = N + max(N // 4, 16)
+    CLOSE: tl.constexpr = N + max(N // 8, 4)
     item = chunk_of(CHUNK)
     zero = step * 0
     limit, known, trigger = zero + INFINITY, zero, zero + TRIGGER
@@ -214,7 +262,6 @@ def list_nodes(unary, pair, words, step, D: tl.constexpr, K: tl.constexpr, N: tl
             fits = keep & (at < LISTED)
             put(words, COSTS + at, bits, fits, NATIVE)
             put(words, PLACES + at, place, fits, NATIVE)
-            counted(words, BINS + bin_of(bits), keep, NATIVE)
             tl.debug_barrier()
             grown = total(words, COUNTERS, step, NATIVE)
             step += 1
@@ -223,11 +270,10 @@ def list_nodes(unary, pair, words, step, D: tl.constexpr, K: tl.constexpr, N: tl
             start += CHUNK // WIDTH
             mark(words, CLOCKS, EXPAND, PROFILE)
             if (known > trigger) & (filled <= LISTED):
-                before = known
-                limit, known = lowered(words, limit, known, N, NATIVE)
-                trigger = tl.maximum(known + max(N // 8, 8), TRIGGER)
+                limit, known, step = lowered(words, filled, limit, known, step, N, CHUNK, NATIVE, WARPS)
+                trigger = tl.where(known <= CLOSE, TRIGGER, known + max(N // 4, 16))
                 mark(words, CLOCKS, LIMIT, PROFILE)
-                if before - known >= CHUNK // WIDTH:  # worth a chunk of the next depth
+                if filled - end > CHUNK // WIDTH // 2:
                     filled, step = dropped(words, end, filled, limit, step, CHUNK, NATIVE, WARPS)
                     mark(words, CLOCKS, DROP, PROFILE)
         begin = end
@@ -263,14 +309,17 @@ def gathered(words, end, limit, step, CHUNK: tl.constexpr, SORTED: tl.constexpr,
 
 
 @triton.jit
-def behind_one(cost, key, own_cost, own_key):  # type: ignore[no-untyped-def]
-    """1 where a cost, or a key at equal cost, is below one's own."""
-    return ((cost < own_cost) | ((cost == own_cost) & (key < own_key))).to(tl.int32)
+def before(cost, key, own_cost, own_key, TIED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """1 where a cost (TIED: equal, then a key) is lower than one's own."""
+    if TIED:
+        return ((cost < own_cost) | ((cost == own_cost) & (key < own_key))).to(tl.int32)
+    else:
+        return (cost < own_cost).to(tl.int32)
 
 
 @triton.jit
 def slots_of(words, own_cost, own_key, count, TIED: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many of the gathered nodes come before each of them [SORTED], by cost, TIED: and key; equals share one."""
+    """How many of the gathered nodes come before each of them [SORTED]; equals share a number."""
     SORTED: tl.constexpr = own_cost.shape[0]
     slot = tl.zeros([SORTED], tl.int32)
     every = tl.arange(0, TILE)[:, None] * 4 + tl.zeros([1, SORTED], tl.int32)
@@ -278,13 +327,12 @@ def slots_of(words, own_cost, own_key, count, TIED: tl.constexpr, NATIVE: tl.con
     start = count * 0
     while start < count:
         a, b, c, d = get_four(words, KEPT_COSTS + start + every, NATIVE)
+        p, q, r, s = a, b, c, d
         if TIED:
             p, q, r, s = get_four(words, KEPT_KEYS + start + every, NATIVE)
-            lower = behind_one(a, p, cost, key) + behind_one(b, q, cost, key)
-            lower += behind_one(c, r, cost, key) + behind_one(d, s, cost, key)
-            slot += tl.sum(lower, 0)
-        else:
-            slot += tl.sum(lower_of_four(a, b, c, d, cost, NATIVE), 0).to(tl.int32)
+        lower = before(a, p, cost, key, TIED) + before(b, q, cost, key, TIED)
+        lower += before(c, r, cost, key, TIED) + before(d, s, cost, key, TIED)
+        slot += tl.sum(lower, 0)
         start += 4 * TILE
     return slot
 
@@ -364,8 +412,6 @@ def choose(unary, pair, picked, scores, work, clocks, D: tl.constexpr, K: tl.con
     anchor = tl.arange(0, 1)
     put(words, COSTS + anchor, anchor, anchor == 0, NATIVE)
     put(words, PLACES + anchor, anchor, anchor == 0, NATIVE)
-    bins = tl.arange(0, 512)
-    put(words, BINS + bins, bins * 0, bins >= 0, NATIVE)
     if PROFILE:
         all_clocks: tl.constexpr = 64
         clear = tl.arange(0, all_clocks)
