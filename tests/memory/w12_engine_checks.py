@@ -212,6 +212,17 @@ def test_two_streams_at_once_are_refused() -> None:
             ReplicatedLinear(128, 256, bias=False, quant_config=W12Config(), prefix="a")
 
 
+def test_a_running_server_takes_no_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.model_executor.model_runner_components import weight_updater
+
+    monkeypatch.setattr(linear, "_packed_layers", 0)
+    assert weight_updater._unsupported_derived_weight_cache_error() is None
+    layer = ReplicatedLinear(128, 256, bias=False, quant_config=W12Config(), prefix="a")
+    layer.weight_loader(layer.weight, weights(256, 128))
+    layer.quant_method.process_weights_after_loading(layer)
+    assert "w12" in str(weight_updater._unsupported_derived_weight_cache_error())
+
+
 def test_only_bf16_is_packed() -> None:
     with pytest.raises(ValueError, match="packs BF16"):
         ReplicatedLinear(128, 256, bias=False, params_dtype=torch.float16, quant_config=W12Config(), prefix="a")
