@@ -35,6 +35,7 @@ from specpilot_cli.replay.accept import NEVER, reach  # noqa: E402
 from specpilot_cli.replay.builders.chain import chain  # noqa: E402
 from specpilot_cli.replay.collect import collect  # noqa: E402
 from specpilot_cli.replay.lattice_file import LatticeReader  # noqa: E402
+from specpilot_cli.replay.recorders.sglang import only  # noqa: E402
 from specpilot_cli.replay.steps import Steps, join  # noqa: E402
 
 STARTED = time.monotonic()
@@ -94,7 +95,7 @@ def check_ring(algorithm: str, server: SglangServer, folder: Path) -> dict[str, 
     prompts = [[source.randrange(VOCAB - 3) for _ in range(5 + n)] for n in range(8)]
     names = [f"ring-{n}" for n in range(8)]
     answers = server.generate(prompts, RING_TOKENS, ignore_eos=True, names=names)
-    steps = recorded(folder, set(names))
+    steps = only(recorded(folder, set(names)), set(names))
     by_name = dict(zip(names, answers, strict=True))
     mine = [steps.take(np.flatnonzero(steps.request == r)) for r in range(len(steps.texts))]
     reader = LatticeReader(str(folder))

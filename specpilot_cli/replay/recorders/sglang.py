@@ -9,7 +9,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from specpilot_cli.artifacts.base import Source
 from specpilot_cli.artifacts.deployment import ServerRecord
@@ -132,9 +135,10 @@ class _Recording:
         shards = reader.body.shards
         reader.body = reader.body.model_copy(update={"shards": shards[self._read :]})
         self._read = len(shards)
-        for steps in reader.blocks():
-            writer.append(steps)
-            writer.caveat(*_other_counts(steps, stepped))
+        for steps in (only(block, set(stepped)) for block in reader.blocks()):
+            if steps.texts:
+                writer.append(steps)
+                writer.caveat(*_other_counts(steps, stepped))
         self.said = reader.artifact.caveats  # running totals: the last ones hold
 
     def _open(self, reader: LatticeReader) -> LatticeWriter:
@@ -148,6 +152,14 @@ class _Recording:
         """Mark complete what was killed between its last shard and its end."""
         reader = LatticeReader(str(self.folder))
         return self._open(reader).finish()
+
+
+def only(steps: Steps, names: set[str]) -> Steps:
+    """The steps of these requests: a server's first ones are its own, to warm up."""
+    kept = [index for index, text in enumerate(steps.texts) if text.id in names]
+    mine = steps.take(np.isin(steps.request, kept))
+    request = np.searchsorted(kept, mine.request).astype(np.int32)
+    return replace(mine, texts=tuple(steps.texts[index] for index in kept), request=request)
 
 
 def _await(written: Path, names: set[str]) -> None:
