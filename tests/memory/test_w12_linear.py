@@ -56,7 +56,7 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
     assert variants is not None
     changed = [path for path in entry.delta.paths if not path.startswith(OURS)]
     assert len(changed) == 5, "registry, choices, drafter's default, loader, weight updates"
-    assert entry.delta.vary == ("quantization",) and entry.applies.devices == ("sm90",)
+    assert entry.delta.vary == ("max_total_num_tokens", "quantization") and entry.applies.devices == ("sm90",)
     assert server_words([variants], []) == ()
     words = server_words([variants], ["w12=w12", "kernel-rows=64", "early=off"])
     assert words == ("--quantization", "w12", "@env:SGLANG_W12_MAX_ROWS=64", "@env:SGLANG_W12_EARLY=0")
