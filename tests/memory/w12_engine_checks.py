@@ -200,6 +200,16 @@ def test_embedding_and_head_stay_bf16() -> None:
         assert layer.weight.dtype == torch.bfloat16
 
 
+def test_routed_experts_stay_bf16() -> None:
+    from sglang.srt.layers.moe.fused_moe_triton import FusedMoE
+
+    with get_parallel().override(moe_ep_rank=0, moe_ep_size=1, moe_tp_rank=0, moe_tp_size=1):
+        sizes = {"num_experts": 4, "hidden_size": 128, "intermediate_size": 128, "layer_id": 0, "top_k": 2}
+        layer = FusedMoE(**sizes, quant_config=W12Config(), prefix="mlp.experts")
+    assert type(layer.quant_method).__name__ == "UnquantizedFusedMoEMethod"
+    assert {parameter.dtype for parameter in layer.parameters()} == {torch.bfloat16}
+
+
 @pytest.mark.parametrize("prefix", ["visual.blocks.0.attn.qkv_proj", "model.layers.0.mlp.shared_expert.gate_up_proj"])
 def test_layers_that_are_left_alone(prefix: str) -> None:
     layer = ReplicatedLinear(128, 256, bias=False, quant_config=W12Config(), prefix=prefix)
