@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from sglang.srt.configs.qwen3_5 import Qwen3_5TextConfig
 from sglang.srt.layers.linear import (
     ColumnParallelLinear,
     MergedColumnParallelLinear,
@@ -23,6 +24,7 @@ from sglang.srt.layers.quantization.w12 import W12Config, W12LoadError, linear, 
 from sglang.srt.layers.quantization.w12.checkpoint import PARTS, unpacked
 from sglang.srt.layers.quantization.w12.prepare import restore
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from sglang.srt.models import qwen3_5
 from sglang.srt.models.qwen3_5 import Qwen3_5GatedDeltaNet
 from sglang.srt.runtime_context import get_context, get_disagg, get_exec, get_parallel
 
@@ -139,36 +141,42 @@ def test_rows_and_columns_sharded(rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", range(TP))
-def test_the_merged_in_proj_of_qwen3_5(rank: int) -> None:
+def test_the_merged_in_proj_of_qwen3_5(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """q, k, v of `in_proj_qkv` and z of `in_proj_z` in one matrix; `in_proj_ba` is too small to pack."""
-    key, value = 64, 128
-    qkv, z = weights(2 * key + value, 128, 1), weights(value, 128, 2)
+    config = Qwen3_5TextConfig(hidden_size=128, linear_num_value_heads=4, linear_num_key_heads=2)
+    config.linear_key_head_dim = config.linear_value_head_dim = 64
+    config.linear_num_value_heads_cpu, config.linear_num_key_heads_cpu = 4, 2
+    key, value = 128, 256
+    qkv, z, ba = weights(2 * key + value, 128, 1), weights(value, 128, 2), weights(8, 128, 3)
 
-    def make(config: Any) -> torch.nn.Module:
-        sizes = [key, key, value, value]
-        layer = MergedColumnParallelLinear(
-            128, sizes, bias=False, quant_config=config, prefix="linear_attn.in_proj_qkvz", tp_rank=rank, tp_size=TP
-        )
-        bind = Qwen3_5GatedDeltaNet._make_packed_weight_loader
-        Qwen3_5GatedDeltaNet._override_weight_loader(layer.weight, bind(layer, layer.weight.weight_loader))
-        return layer
+    def make(quantization: Any) -> torch.nn.Module:
+        shard = {"tp_rank": rank, "tp_size": TP, "attn_tp_rank": rank, "attn_tp_size": TP}
+        with get_parallel().override(**shard):
+            block = Qwen3_5GatedDeltaNet(config, 0, quant_config=quantization, prefix="model.layers.0.linear_attn")
+        block.in_proj_qkvz.block = [block]  # not a child of its own child
+        return block.in_proj_qkvz
 
     def load(layer: torch.nn.Module) -> None:
         layer.weight.weight_loader(layer.weight, qkv, (0, 1, 2))
         layer.weight.weight_loader(layer.weight, z, 3)
+        small = layer.block[0].in_proj_ba
+        small.weight.weight_loader(small.weight, ba[:4], 0)
+        small.weight.weight_loader(small.weight, ba[4:], 1)
+        small.quant_method.process_weights_after_loading(small)
 
     plain, packed = loaded(make, load)
     split = (*qkv.split([key, key, value]), z)
     assert same(plain.weight, torch.cat([part.chunk(TP)[rank] for part in split]))
     assert_same_layer(plain, packed)
-    small = ReplicatedLinear(128, 96, bias=False, quant_config=W12Config(), prefix="linear_attn.in_proj_ba")
-    small.weight_loader(small.weight, weights(96, 128))
-    small.quant_method.process_weights_after_loading(small)
-    assert small.w12 is None and same(small.weight, weights(96, 128))
+    block = packed.block[0]
+    monkeypatch.setattr(qwen3_5, "_is_cuda", True)  # the fusion is for GPUs
+    fused = [one.block[0].finalize_fused_in_proj() or one.block[0]._fused_in_proj_weight for one in (plain, packed)]
+    assert fused[0] is not None and fused[1] is None, "nothing reads a BF16 copy past the packed weight"
+    assert block.in_proj_ba.w12 is None and same(block.in_proj_ba.weight, plain.block[0].in_proj_ba.weight)
     x = torch.randn(3, 128, dtype=torch.float32).bfloat16()
+    ours, theirs = (one.block[0].in_proj_ba for one in (packed, plain))
     assert torch.equal(
-        small.quant_method.apply(small, x).nan_to_num(1.0),
-        torch.nn.functional.linear(x, weights(96, 128)).nan_to_num(1.0),
+        ours.quant_method.apply(ours, x).nan_to_num(1.0), theirs.quant_method.apply(theirs, x).nan_to_num(1.0)
     )
 
 
