@@ -164,11 +164,8 @@ def verify_shares(case: Case) -> dict[str, float]:
     return shares
 
 
-def commit_shares(case: Case, seed: int) -> dict[str, float]:
-    """Of each variant along a drawn root path of drawn length, and of slots that must not change.
-
-    The state's bound is that of an output read with each unit vector: K queries a path.
-    """
+def drawn_path(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[B, D]` a drawn root path of every request, zeros behind it, and `[B]` int32 its drawn length."""
     generator = torch.Generator().manual_seed(seed)
     requests, rows = case.parents.shape
     depth = min(rows, 16)
@@ -182,20 +179,31 @@ def commit_shares(case: Case, seed: int) -> dict[str, float]:
         path[request, : len(chain)] = torch.tensor(chain)
         lengths.append(len(chain))
     device = case.state.device
-    path, length = path.to(device), torch.tensor(lengths, dtype=torch.int32, device=device)
+    return path.to(device), torch.tensor(lengths, dtype=torch.int32, device=device)
+
+
+def commit_share(case: Case, path: torch.Tensor, length: torch.Tensor, state: torch.Tensor) -> float:
+    """Of a committed pool: the largest error as a share of the bound; infinite where another slot changed.
+
+    The state's bound is that of an output read with each unit vector: K queries a path.
+    """
     exact = reference.commit(case.x.to(torch.float64), case.before, path, length)
-    bound = state_bound(case, path, length)
+    bound, share = state_bound(case, path, length), 0.0
+    for request, slot in enumerate(case.slots.tolist()):
+        if slot >= 0:
+            share = max(share, worst(state[slot], exact[request].mT, bound[request].mT))
+    others = [i for i in range(len(state)) if i not in case.slots.tolist()]
+    return share if torch.equal(state[others], case.state[others]) else float("inf")
+
+
+def commit_shares(case: Case, seed: int) -> dict[str, float]:
+    """Of each variant along a drawn root path of drawn length, and of slots that must not change."""
+    path, length = drawn_path(case, seed)
     shares = {}
     for variant in ("path", "wy"):
         state = case.state.clone()
         op.commit(case.x, state, case.slots, path, length, variant)  # type: ignore[arg-type]
-        share = 0.0
-        for request, slot in enumerate(case.slots.tolist()):
-            if slot >= 0:
-                share = max(share, worst(state[slot], exact[request].mT, bound[request].mT))
-        others = [i for i in range(len(state)) if i not in case.slots.tolist()]
-        still = torch.equal(state[others], case.state[others])
-        shares[f"commit {variant}"] = share if still else float("inf")
+        shares[f"commit {variant}"] = commit_share(case, path, length, state)
     return shares
 
 

@@ -10,11 +10,12 @@ from typing import Literal
 import torch
 from specpilot_kernels.gdn_tree.reference import Inputs
 
-__all__ = ["MAX_ROWS", "Inputs", "ancestors", "commit", "verify"]
+__all__ = ["MAX_ROWS", "Inputs", "ancestors", "commit", "commit_layers", "verify"]
 
 MAX_ROWS = 64
 """Bits of a word: the anchor and 63 draft tokens."""
-Variant = Literal["wy", "path"]
+Variant = Literal["wy", "path", "cuda"]
+"""`cuda` takes BF16 rows with key heads of 16 to 128, and needs sm_90 and nvcc (`native.py`)."""
 
 
 def ancestors(parents: torch.Tensor) -> torch.Tensor:
@@ -49,11 +50,15 @@ def verify(
         slots: `[B]` integers; a negative one means a state of zeros.
         tree: `ancestors`.
         variant: `path` repeats the engine's own recurrence step by step, and equals it bit for bit on chains;
-            `wy` solves all paths at once with matrix products.
+            `wy` solves all paths at once with matrix products; `cuda` too, by forward substitution.
     Raises:
         ValueError: shapes or types that do not fit.
     """
     _check(x, state, slots, tree)
+    if variant == "cuda":
+        from specpilot_kernels.gdn_tree import native
+
+        return native.verify(x, state, slots, tree, scale)
     if variant == "path":
         from specpilot_kernels.gdn_tree import triton_path
 
@@ -77,13 +82,14 @@ def commit(
         x, state, slots: as for `verify`; requests with a negative slot are left out.
         path: `[B, D]` integers, row numbers in order; those from `lengths[b]` on are not read as rows.
         lengths: `[B]` integers from 0 to D.
-        variant: as for `verify`.
+        variant: as for `verify`, but `cuda` takes the steps of `path`, with the same bits where K is 128.
     """
     _check(x, state, slots, None)
-    if path.dim() != 2 or len(path) != len(slots) or lengths.shape != slots.shape:
-        raise ValueError(
-            f"path {tuple(path.shape)} and lengths {tuple(lengths.shape)} do not fit {len(slots)} requests"
-        )
+    _check_path(slots, path, lengths)
+    if variant == "cuda":
+        from specpilot_kernels.gdn_tree import native
+
+        return native.commit(x, state, slots, path, lengths)
     if variant == "path":
         from specpilot_kernels.gdn_tree import triton_path
 
@@ -91,6 +97,41 @@ def commit(
     from specpilot_kernels.gdn_tree import triton_wy
 
     return triton_wy.commit(x, state, slots, path, lengths)
+
+
+def commit_layers(
+    x: Inputs,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    path: torch.Tensor,
+    lengths: torch.Tensor,
+    variant: Variant = "path",
+) -> None:
+    """`commit` of L layers that share slots and path; `cuda` does it in one launch.
+
+    Args:
+        x: every tensor with a leading dimension of layers.
+        state: `[L, slots, HV, V, K]` float32.
+        slots, path, lengths, variant: as for `commit`.
+    """
+    if any(len(getattr(x, name)) != len(state) for name in x.__dataclass_fields__):
+        raise ValueError(f"inputs of {len(x.k)} layers, states of {len(state)}")
+    if variant != "cuda":
+        for layer, own in enumerate(state):
+            commit(x.layer(layer), own, slots, path, lengths, variant)
+        return
+    from specpilot_kernels.gdn_tree import native
+
+    _check(x.layer(0), state[0], slots, None)
+    _check_path(slots, path, lengths)
+    native.commit_layers(x, state, slots, path, lengths)
+
+
+def _check_path(slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor) -> None:
+    if path.dim() != 2 or len(path) != len(slots) or lengths.shape != slots.shape:
+        raise ValueError(
+            f"path {tuple(path.shape)} and lengths {tuple(lengths.shape)} do not fit {len(slots)} requests"
+        )
 
 
 def _check(x: Inputs, state: torch.Tensor, slots: torch.Tensor, tree: torch.Tensor | None) -> None:

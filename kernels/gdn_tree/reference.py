@@ -36,6 +36,10 @@ class Inputs:
         """All of them in another precision."""
         return Inputs(*(getattr(self, name).to(dtype) for name in self.__dataclass_fields__))
 
+    def layer(self, number: int) -> Inputs:
+        """One layer's, where every tensor has a leading dimension of layers."""
+        return Inputs(*(getattr(self, name)[number] for name in self.__dataclass_fields__))
+
 
 def gates(x: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Log decay g and beta, each `[B, N, HV]`."""

@@ -1,0 +1,204 @@
+"""The CUDA C++ variant (`gdn_tree.cu`): verification of a layer, and one commit for all layers.
+
+Compiled by nvcc, once per source digest, GPU and key width, into the user's cache, or taken from `SPECPILOT_GDN_TREE_SO`.
+Tensors on a CPU go to the same source compiled by the host's compiler (`emulate.hpp`): slow, and only for tests.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+from specpilot_kernels.gdn_tree.reference import Inputs
+
+SOURCES = tuple(
+    Path(__file__).with_name(name) for name in ("gdn_tree.cu", "commit.cuh", "verify.cuh", "device.cuh", "emulate.hpp")
+)
+WIDTHS = (16, 32, 64, 128)
+SHARED = ("--shared", "-Xcompiler", "-fPIC")
+HOST_FLAGS = ("-O2", "-std=c++20", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
+HOST = "host"
+
+
+class BuildError(RuntimeError):
+    """The compiler is missing or refused the source."""
+
+
+class Source(ctypes.Structure):
+    """`device.cuh`: a pointer, and strides in elements."""
+
+    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("layer", "request", "row")))
+
+
+POINTERS = ("slots", "tree", "out", "path", "lengths")
+NUMBERS = ("layers", "requests", "rows", "depth", "heads", "value_heads", "width", "height")
+
+
+class Problem(ctypes.Structure):
+    """`device.cuh`, field by field."""
+
+    _fields_ = (
+        *((name, Source) for name in ("q", "k", "v", "a", "b")),
+        *((name, ctypes.c_void_p) for name in ("a_log", "dt_bias", "state")),
+        *((name, ctypes.c_int64) for name in ("state_layer", "state_slot")),
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_int32) for name in (*NUMBERS, "bias_is_float", "aligned", "ahead")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def command(arch: str, width: int) -> list[str]:
+    """The compiler's, without its output; arch such as "90a", or `HOST`."""
+    define = f"-DGDN_TREE_WIDTH={width}"
+    if arch == HOST:
+        return [os.environ.get("CXX", "g++"), *HOST_FLAGS, define, str(SOURCES[0])]
+    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    return [os.environ.get("NVCC", "nvcc"), "-O3", "-std=c++17", *SHARED, target, define, str(SOURCES[0])]
+
+
+def shared_object(arch: str, width: int) -> Path:
+    """Path of the library compiled for `arch` and keys of `width`. Raises `BuildError`."""
+    ready = os.environ.get("SPECPILOT_GDN_TREE_SO")
+    if ready and arch != HOST:
+        return Path(ready)
+    words = command(arch, width)
+    sources = b"".join(path.read_bytes() for path in SOURCES)
+    digest = hashlib.sha256("\0".join(words[1:-1]).encode() + sources).hexdigest()
+    target = cache_folder() / f"gdn_tree-{digest[:16]}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(f".{os.getpid()}")
+        try:
+            subprocess.run([*words, "-o", str(partial)], check=True, capture_output=True)
+        except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", b"") or b""
+            raise BuildError(f"{words[0]} did not compile gdn_tree.cu: {said.decode()[-2000:] or error}") from error
+        partial.replace(target)
+    return target
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept; the XDG folder where platformdirs, which the package has, is not installed."""
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specpilot" / "kernels"
+    return user_cache_path("specpilot") / "kernels"
+
+
+@cache
+def library(arch: str, width: int) -> ctypes.CDLL:
+    """The loaded calls. Raises `BuildError`."""
+    loaded = ctypes.CDLL(str(shared_object(arch, width)))
+    loaded.gdn_tree_verify.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    loaded.gdn_tree_commit.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    loaded.gdn_tree_verify.restype = loaded.gdn_tree_commit.restype = ctypes.c_int
+    return loaded
+
+
+@cache
+def arch_of(device: torch.device) -> str:
+    """The target of `command` for a device."""
+    if device.type == "cpu":
+        return HOST
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def can_run(device: torch.device, width: int) -> bool:
+    """Whether a library for keys of `width` exists for the device, or a compiler for one. It needs sm_90 or later."""
+    if width not in WIDTHS:
+        return False
+    if device.type != "cpu":
+        if torch.cuda.get_device_capability(device) < (9, 0):
+            return False
+        if "SPECPILOT_GDN_TREE_SO" in os.environ:
+            return True
+    return shutil.which(command(arch_of(device), width)[0]) is not None
+
+
+def _source(name: str, tensor: torch.Tensor) -> Source:
+    if tensor.dtype != torch.bfloat16:
+        raise ValueError(f"{name} is {tensor.dtype}, the cuda variant takes bfloat16")
+    if tensor.stride()[3:] != torch.empty(tensor.shape[3:], device="meta").stride():
+        raise ValueError(f"{name}: heads and columns of a row must lie densely, strides are {tensor.stride()}")
+    return Source(tensor.data_ptr(), *tensor.stride()[:3])
+
+
+def _problem(x: Inputs, state: torch.Tensor) -> Problem:
+    """What all layers' inputs, `[L, ...]` each, say."""
+    layers, requests, rows, heads, width = x.k.shape
+    value_heads, height = x.v.shape[3:]
+    if x.a_log.dtype != torch.float32 or x.dt_bias.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"a_log is {x.a_log.dtype} and dt_bias {x.dt_bias.dtype}; float32, and float32 or bfloat16")
+    if not (x.a_log.is_contiguous() and x.dt_bias.is_contiguous()):
+        raise ValueError("a_log and dt_bias must be contiguous")
+    if state.data_ptr() % 16 or state.stride(0) % 4 or state.stride(1) % 4:
+        raise ValueError(f"every slot must start at a multiple of 16 bytes, strides are {state.stride()}")
+    found = Problem(a_log=x.a_log.data_ptr(), dt_bias=x.dt_bias.data_ptr(), state=state.data_ptr())
+    for name in ("q", "k", "v", "a", "b"):
+        setattr(found, name, _source(name, getattr(x, name)))
+    found.state_layer, found.state_slot = state.stride()[:2]
+    for name, number in zip(NUMBERS, (layers, requests, rows, 0, heads, value_heads, width, height), strict=True):
+        setattr(found, name, number)
+    found.bias_is_float = x.dt_bias.dtype == torch.float32
+    wide = [t for name in ("q", "k", "v") for t in [getattr(x, name)]]
+    found.aligned = all(t.data_ptr() % 16 == 0 and all(s % 8 == 0 for s in t.stride()[:3]) for t in wide)
+    return found
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _launched(what: str, failed: int, problem: Problem) -> None:
+    if failed:
+        sizes = {name: getattr(problem, name) for name in NUMBERS}
+        raise RuntimeError(f"gdn_tree {what}: error {failed} for {sizes}")
+
+
+def verify(
+    x: Inputs,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    tree: torch.Tensor,
+    scale: float,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """See `op.verify`; into `out` where it is given, contiguous.
+
+    Raises:
+        BuildError: no library.
+        ValueError: types or strides that it does not take.
+        RuntimeError: the device refused the launch.
+    """
+    problem = _problem(Inputs(*(getattr(x, name)[None] for name in x.__dataclass_fields__)), state[None])
+    if out is None:
+        out = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
+    slots, tree = slots.int().contiguous(), tree.long().contiguous()
+    problem.slots, problem.tree, problem.out, problem.scale = slots.data_ptr(), tree.data_ptr(), out.data_ptr(), scale
+    calls, device = library(arch_of(state.device), problem.width), state.device
+    _launched("verify", calls.gdn_tree_verify(ctypes.byref(problem), _stream(device)), problem)
+    return out
+
+
+def commit_layers(
+    x: Inputs, state: torch.Tensor, slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor, ahead: bool = True
+) -> None:
+    """See `op.commit_layers`; raises as `verify` does. ahead: blocks fetch the state of later ones into the cache."""
+    problem = _problem(x, state)
+    slots, path, lengths = slots.int().contiguous(), path.long().contiguous(), lengths.int().contiguous()
+    problem.slots, problem.path, problem.lengths = slots.data_ptr(), path.data_ptr(), lengths.data_ptr()
+    problem.depth = path.shape[1]
+    calls, device = library(arch_of(state.device), problem.width), state.device
+    _launched("commit", calls.gdn_tree_commit(ctypes.byref(problem), int(ahead), _stream(device)), problem)
+
+
+def commit(x: Inputs, state: torch.Tensor, slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor) -> None:
+    """See `op.commit`."""
+    one = Inputs(*(getattr(x, name)[None] for name in x.__dataclass_fields__))
+    commit_layers(one, state[None], slots, path, lengths)

@@ -1,0 +1,128 @@
+"""The `cuda` variant against float64 within the bound of `cases.py`, on a GPU or on a CPU (`emulate.hpp`).
+
+python native_cases.py cpu
+python native_cases.py cuda     # also bit for bit against the `path` variant's commit
+"""
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1] / "_testing")
+    from mount import mount
+
+    mount()
+
+import torch
+from specpilot_kernels.gdn_tree import cases, native, op, reference
+from specpilot_kernels.gdn_tree.reference import Inputs
+
+Size = tuple[int, int, tuple[int, int], tuple[int, int]]
+ALIGNED, ODD = 8, 7
+"""Elements behind the last value of a row: rows that start at multiples of 16 bytes, and rows that do not."""
+EVERY = list(itertools.product(cases.TREES, cases.VALUES))
+SMALL: list[Size] = [(2, 9, (1, 2), (32, 32)), (1, 17, (2, 2), (16, 32)), (1, 21, (1, 1), (64, 16))]
+ENGINE: list[Size] = [(1, 32, (16, 48), (128, 128)), (3, 64, (4, 8), (128, 128)), (2, 48, (2, 4), (128, 64))]
+ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64)
+
+
+def plan(device: str) -> Iterator[tuple[Size, str, str]]:
+    """Sizes with trees and values: every pair on small ones, every number of rows, and the engine's sizes."""
+    yield from ((size, *pair) for size, pair in itertools.product(SMALL if device == "cpu" else SMALL[:1], EVERY))
+    for number, rows in enumerate(ROWS):
+        yield ((2, rows, (1, 2), (128, 32)), *EVERY[number * 7 % len(EVERY)])
+    if device == "cpu":
+        yield ((1, 20, (1, 1), (128, 256)), "random", "plain")
+    else:
+        yield from ((size, *pair) for size, pair in itertools.product(ENGINE, EVERY))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Layers of one step: they share slots and tree. x and state `[L, ...]`; each case holds views of its layer."""
+
+    x: Inputs
+    state: torch.Tensor
+    layers: list[cases.Case]
+
+
+def step_of(size: Size, tree: str, values: str, seed: int, device: str, layers: int) -> Step:
+    """Drawn as `cases.draw` does, in BF16."""
+    drawn = [cases.draw(tree, values, *size, seed=seed * 100 + layer, device=device) for layer in range(layers)]
+    x = laid_out([case.x for case in drawn], ODD if seed % 2 else ALIGNED)
+    state = torch.stack([case.state for case in drawn])
+    alike = {"slots": drawn[0].slots, "parents": drawn[0].parents}
+    views = [replace(case, x=x.layer(i), state=state[i], **alike) for i, case in enumerate(drawn)]
+    return Step(x, state, views)
+
+
+def laid_out(layers: list[Inputs], pad: int) -> Inputs:
+    """All layers as BF16 views of wide rows, `pad` elements of NaN behind each."""
+    parts = [torch.stack([getattr(x, name).flatten(2) for x in layers]) for name in ("q", "k", "v")]
+    widths = [part.shape[-1] for part in parts]
+    rows = torch.cat([*parts, parts[0].new_full((*parts[0].shape[:3], pad), float("nan"))], -1).bfloat16()
+    views = rows.split([*widths, pad], -1)[:3]
+    heads = [getattr(layers[0], name).shape[2:] for name in ("q", "k", "v")]
+    q, k, v = (view.unflatten(-1, shape) for view, shape in zip(views, heads, strict=True))
+    a, b, dt_bias = (torch.stack([getattr(x, name) for x in layers]).bfloat16() for name in ("a", "b", "dt_bias"))
+    return Inputs(q, k, v, a, b, torch.stack([x.a_log.float() for x in layers]), dt_bias)
+
+
+def verify_share(case: cases.Case) -> float:
+    """Of the bound; infinite where a second run into poisoned memory gives other bits, or the state changed."""
+    tree, kept, runs = op.ancestors(case.parents), case.state.clone(), []
+    for _ in range(2):
+        out = torch.full(case.x.v.shape, float("nan"), dtype=torch.bfloat16, device=case.state.device)
+        runs.append(native.verify(case.x, case.state, case.slots, tree, case.scale, out=out))
+    exact = reference.verify(case.x.to(torch.float64), case.before, case.parents, case.scale)
+    same = torch.equal(runs[0].view(torch.int16), runs[1].view(torch.int16)) and torch.equal(kept, case.state)
+    return cases.worst(runs[0], exact, cases.error_bound(case)) if same else float("inf")
+
+
+def commit_shares(step: Step, seed: int) -> dict[str, float]:
+    """Of the bound, all layers in one launch; on a GPU also whether all bits are those of `path` (0 or infinite)."""
+    layers, slots = step.layers, step.layers[0].slots
+    path, length = cases.drawn_path(layers[0], seed)
+    state, plain = step.state.clone(), step.state.clone()
+    native.commit_layers(step.x, state, slots, path, length)
+    native.commit_layers(step.x, plain, slots, path, length, ahead=False)
+    share = max(cases.commit_share(case, path, length, own) for case, own in zip(layers, state, strict=True))
+    found = {"commit": share if torch.equal(state, plain) else float("inf")}
+    if state.is_cuda and step.x.k.shape[-1] == 128:
+        for case, own in zip(layers, state, strict=True):
+            walked = case.state.clone()
+            op.commit(case.x, walked, case.slots, path, length, "path")
+            found["commit bits"] = max(found.get("commit bits", 0.0), 0.0 if torch.equal(walked, own) else float("inf"))
+    return found
+
+
+def shares(device: str, wanted: Iterable[tuple[Size, str, str]]) -> Iterator[tuple[str, float, str]]:
+    """What was compared, its share, and the case."""
+    for number, (size, tree, values) in enumerate(wanted):
+        step = step_of(size, tree, values, number, device, 2)
+        name = f"{tree} {values} {size}"
+        yield "verify", verify_share(step.layers[1]), name
+        for what, share in commit_shares(step, number).items():
+            yield what, share, name
+
+
+def main(device: str) -> int:
+    """Print how much of the bound is used, and what is wrong. Nonzero where anything is."""
+    largest: dict[str, float] = {}
+    wrong, count = [], 0
+    for what, share, name in shares(device, plan(device)):
+        count += 1
+        largest[what] = max(share, largest.get(what, 0.0))
+        if not share <= 1:
+            wrong.append(f"{what}: {share:.3g} of what is allowed, {name}")
+    used = {what: f"{share:.3f}" for what, share in largest.items()}
+    print(f"{count} comparisons of the cuda variant, {len(wrong)} wrong; largest share of the bound:", used)
+    print("\n".join(wrong[:20]))
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

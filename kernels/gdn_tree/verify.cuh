@@ -1,0 +1,326 @@
+// All rows of a tree at once for 32 value columns of one head (README, "Mathematics").
+//
+// Keys and queries against the state and against the keys are one chain of tensor core products a warp: its own 8
+// columns of the state (three BF16 pieces, the smallest first) and its own 8 keys stand on the right, all rows on the
+// left. Then U by forward substitution in blocks of 16 rows, a column a thread, and the outputs from U, in float32.
+#pragma once
+#include "device.cuh"
+
+namespace verify {
+using namespace gpu;
+constexpr int COLUMNS = 32, THREADS = 128, WARPS = THREADS / 32;
+constexpr int COLUMN_STRIDE = COLUMNS + 8;  // pairs of 8 rows x 4 lanes in different banks
+
+// Shared memory for N rows (a multiple of 16) of K.
+template <int N, int K>
+struct Room {
+  static constexpr int ROW = K + 16;  // elements: 8 rows of 4 lanes x 8 bytes in different banks (K = 32, 64, 128)
+  static constexpr int PAIR = N + 4;
+  bf16 keys[N * ROW], queries[N * ROW];
+  float coupling[N * PAIR], read[N * PAIR];  // [j, i]: what row i takes of row j
+  float right[N * COLUMN_STRIDE];            // R, then U
+  float start[N * COLUMN_STRIDE];            // what the query reads of the decayed first state
+  uint64_t above[N];                         // row i and its ancestors
+  float log_decay[N], decay_to[N], beta[N], key_inverse[N], query_inverse[N];
+};
+
+template <int N, int K>
+INLINE void fill_rows(const Problem& p, bf16* to, const Source& from, int request, int key_head) {
+  constexpr int CHUNKS = K / 8;
+  const bf16* rows = from.data + request * from.request + key_head * K;
+  for (int i = threadIdx.x; i < N * CHUNKS; i += THREADS) {
+    const int row = i / CHUNKS, at = i % CHUNKS * 8;
+    bf16* here = to + row * Room<N, K>::ROW + at;
+    const bf16* there = rows + row * from.row + at;
+    if (row < p.rows && p.aligned) {
+      copy_later(here, there);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) here[k] = row < p.rows ? there[k] : bf16(0);
+    }
+  }
+}
+
+template <int N, int K>
+INLINE void fill_gates(const Problem& p, Room<N, K>& room, int request, int head) {
+  const int row = threadIdx.x;
+  if (row >= N) return;
+  float2 found = make_float2(0.0f, 0.0f);
+  if (row < p.rows) found = row_gates(p, 0, request, row, head);
+  room.log_decay[row] = found.x;
+  room.beta[row] = found.y;
+  room.above[row] = row < p.rows ? static_cast<uint64_t>(p.tree[static_cast<int64_t>(request) * p.rows + row]) : 0;
+}
+
+// Log decay from the first state to every row.
+template <int N, int K>
+INLINE void fill_decay(Room<N, K>& room) {
+  const int row = threadIdx.x;
+  if (row >= N) return;
+  const uint64_t above = room.above[row];
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int j = 0; j < N; ++j) sum = add(sum, above >> j & 1 ? room.log_decay[j] : 0.0f);
+  room.decay_to[row] = sum;
+}
+
+// A float as three BF16 numbers that add up to it, for two floats at a time.
+INLINE void split(float x, float y, uint32_t& high, uint32_t& middle, uint32_t& low) {
+  high = pack(x, y);
+  x = add(x, -lower(high)), y = add(y, -upper(high));
+  middle = pack(x, y);
+  low = pack(add(x, -lower(middle)), add(y, -upper(middle)));
+}
+
+INLINE float squares(uint2 four) {
+  const float x = lower(four.x), y = upper(four.x), z = lower(four.y), w = upper(four.y);
+  return fused(w, w, fused(z, z, fused(y, y, mul(x, x))));
+}
+
+// Accumulators of a warp: rows of all keys, then of all queries, in tiles of 16.
+template <int N>
+struct Sums {
+  static constexpr int TILES = 2 * N / 16, KEY_TILES = (N / 8 + WARPS - 1) / WARPS;
+  float state[TILES][4], pairs[TILES][KEY_TILES][4], square[(TILES + WARPS - 1) / WARPS][2];
+};
+
+// Of a chunk of 16 k's, lane `pair` of four takes 4 neighbours, as places 2 pair, 2 pair + 1 and 8 more of the fragments:
+// any order will do that left and right share, and this one loads 8 bytes at a time, and 16 of the state.
+template <int N, int K>
+INLINE void products(const Room<N, K>& room, const float4 (&state)[K / 16], Sums<N>& sums) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+#pragma unroll
+  for (int chunk = 0; chunk < K / 16; ++chunk) {
+    const int at = chunk * 16 + pair * 4;
+    uint32_t left[Sums<N>::TILES][4];
+#pragma unroll
+    for (int tile = 0; tile < Sums<N>::TILES; ++tile) {
+      const bf16* rows = tile < N / 16 ? room.keys : room.queries;
+      const bf16* row = rows + (tile % (N / 16) * 16 + group) * Room<N, K>::ROW + at;
+      const uint2 one = *reinterpret_cast<const uint2*>(row);
+      const uint2 two = *reinterpret_cast<const uint2*>(row + 8 * Room<N, K>::ROW);
+      left[tile][0] = one.x, left[tile][1] = two.x, left[tile][2] = one.y, left[tile][3] = two.y;
+      if (tile % WARPS == warp) {
+        sums.square[tile / WARPS][0] = add(sums.square[tile / WARPS][0], squares(one));
+        sums.square[tile / WARPS][1] = add(sums.square[tile / WARPS][1], squares(two));
+      }
+    }
+    uint32_t piece[3][2];
+    const float4 x = state[chunk];
+    split(x.x, x.y, piece[2][0], piece[1][0], piece[0][0]);
+    split(x.z, x.w, piece[2][1], piece[1][1], piece[0][1]);
+#pragma unroll
+    for (int part = 0; part < 3; ++part)
+#pragma unroll
+      for (int tile = 0; tile < Sums<N>::TILES; ++tile) product(sums.state[tile], left[tile], piece[part]);
+#pragma unroll
+    for (int own = 0; own < Sums<N>::KEY_TILES; ++own) {
+      const int first = (own * WARPS + warp) * 8;
+      if (first >= N) break;
+      const uint2 key = *reinterpret_cast<const uint2*>(room.keys + (first + group) * Room<N, K>::ROW + at);
+      const uint32_t right[2] = {key.x, key.y};
+#pragma unroll
+      for (int tile = 0; tile < Sums<N>::TILES; ++tile) product(sums.pairs[tile][own], left[tile], right);
+    }
+  }
+}
+
+// 1 / |row| of every key and query, from the warp that squared it.
+template <int N, int K>
+INLINE void store_inverse(Room<N, K>& room, const Sums<N>& sums) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int own = 0; own < (Sums<N>::TILES + WARPS - 1) / WARPS; ++own) {
+    const int tile = own * WARPS + warp;
+    if (tile >= Sums<N>::TILES) break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = sums.square[own][half];
+      sum = add(sum, shuffle_xor(sum, 1));
+      sum = add(sum, shuffle_xor(sum, 2));
+      float* to = tile < N / 16 ? room.key_inverse : room.query_inverse;
+      if (lane % 4 == 0) to[tile % (N / 16) * 16 + half * 8 + lane / 4] = divided(1.0f, root(add(sum, 1e-6f)));
+    }
+  }
+}
+
+// R and the queries' share of the first state; values: of this lane's two columns, for its two rows of every tile.
+template <int N, int K>
+INLINE void store_right(Room<N, K>& room, const Sums<N>& sums, const uint32_t (&values)[N / 16][2], float scale) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = warp * 8 + lane % 4 * 2;
+#pragma unroll
+  for (int tile = 0; tile < N / 16; ++tile)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile * 16 + half * 8 + lane / 4;
+      const float decay = exponential(room.decay_to[row]), beta = room.beta[row];
+      const float kept = mul(decay, room.key_inverse[row]), seen = mul(mul(decay, room.query_inverse[row]), scale);
+      const float* of_key = sums.state[tile] + half * 2;
+      const float* of_query = sums.state[N / 16 + tile] + half * 2;
+      const uint32_t value = values[tile][half];
+      float2* right = reinterpret_cast<float2*>(room.right + row * COLUMN_STRIDE + column);
+      float2* start = reinterpret_cast<float2*>(room.start + row * COLUMN_STRIDE + column);
+      *right = make_float2(mul(beta, add(lower(value), -mul(kept, of_key[0]))),
+                           mul(beta, add(upper(value), -mul(kept, of_key[1]))));
+      *start = make_float2(mul(seen, of_query[0]), mul(seen, of_query[1]));
+    }
+}
+
+// What row i takes of row j: for its update and for its output; zero where j is no ancestor.
+template <int N, int K>
+INLINE void store_pairs(Room<N, K>& room, const Sums<N>& sums, float scale) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int own = 0; own < Sums<N>::KEY_TILES; ++own) {
+    const int first = (own * WARPS + warp) * 8;
+    if (first >= N) break;
+#pragma unroll
+    for (int tile = 0; tile < N / 16; ++tile)
+#pragma unroll
+      for (int place = 0; place < 4; ++place) {
+        const int i = tile * 16 + place / 2 * 8 + lane / 4, j = first + lane % 4 * 2 + place % 2;
+        const bool above = room.above[i] >> j & 1;
+        const float decay = above ? exponential(add(room.decay_to[i], -room.decay_to[j])) : 0.0f;
+        const float both = mul(decay, room.key_inverse[j]);
+        const float taken = mul(mul(both, mul(room.beta[i], room.key_inverse[i])), sums.pairs[tile][own][place]);
+        room.coupling[j * Room<N, K>::PAIR + i] = i == j ? 0.0f : taken;
+        const float of_query = sums.pairs[N / 16 + tile][own][place];
+        room.read[j * Room<N, K>::PAIR + i] = mul(mul(both, mul(room.query_inverse[i], scale)), of_query);
+      }
+  }
+}
+
+// U in place of R: block by block of 16 rows. All warps take from a block what the blocks before it give, four rows each;
+// then one warp solves it, a column a thread.
+template <int N, int K>
+INLINE void solve(Room<N, K>& room) {
+  constexpr int PAIR = Room<N, K>::PAIR;
+  const int warp = threadIdx.x / 32, column = threadIdx.x % 32;
+#pragma unroll 1
+  for (int block = 0; block < N; block += 16) {
+    if (block) {
+      float* mine = room.right + (block + warp * 4) * COLUMN_STRIDE + column;
+      float sum[4] = {mine[0], mine[COLUMN_STRIDE], mine[2 * COLUMN_STRIDE], mine[3 * COLUMN_STRIDE]};
+#pragma unroll 8
+      for (int j = 0; j < block; ++j) {
+        const float u = -room.right[j * COLUMN_STRIDE + column];
+        const float4 a = *reinterpret_cast<const float4*>(room.coupling + j * PAIR + block + warp * 4);
+        sum[0] = fused(a.x, u, sum[0]), sum[1] = fused(a.y, u, sum[1]);
+        sum[2] = fused(a.z, u, sum[2]), sum[3] = fused(a.w, u, sum[3]);
+      }
+#pragma unroll
+      for (int row = 0; row < 4; ++row) mine[row * COLUMN_STRIDE] = sum[row];
+      __syncthreads();
+    }
+    if (warp == 0) {
+      float* rows = room.right + block * COLUMN_STRIDE + column;
+      float u[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) u[i] = rows[i * COLUMN_STRIDE];
+#pragma unroll
+      for (int j = 0; j < 15; ++j) {
+        const float* a = room.coupling + (block + j) * PAIR + block;
+#pragma unroll
+        for (int i = (j + 1) / 4 * 4; i < 16; i += 4) {
+          const float4 four = *reinterpret_cast<const float4*>(a + i);
+          const float parts[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+          for (int part = 0; part < 4; ++part)
+            if (i + part > j) u[i + part] = fused(-parts[part], u[j], u[i + part]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 16; ++i) rows[i * COLUMN_STRIDE] = u[i];
+    }
+    __syncthreads();
+  }
+}
+
+// Every row's output: a warp four rows of each block of 16, a column a thread.
+template <int N, int K>
+INLINE void store_output(const Problem& p, const Room<N, K>& room, int request, int head, int first) {
+  const int warp = threadIdx.x / 32, column = threadIdx.x % 32;
+  float sum[N / 16][4];
+#pragma unroll
+  for (int block = 0; block < N / 16; ++block)
+#pragma unroll
+    for (int row = 0; row < 4; ++row) sum[block][row] = room.start[(block * 16 + warp * 4 + row) * COLUMN_STRIDE + column];
+#pragma unroll
+  for (int from = 0; from < N / 16; ++from)
+#pragma unroll 8
+    for (int j = from * 16; j < from * 16 + 16; ++j) {
+      const float u = room.right[j * COLUMN_STRIDE + column];
+#pragma unroll
+      for (int block = from; block < N / 16; ++block) {
+        const float4 a = *reinterpret_cast<const float4*>(room.read + j * Room<N, K>::PAIR + block * 16 + warp * 4);
+        sum[block][0] = fused(a.x, u, sum[block][0]), sum[block][1] = fused(a.y, u, sum[block][1]);
+        sum[block][2] = fused(a.z, u, sum[block][2]), sum[block][3] = fused(a.w, u, sum[block][3]);
+      }
+    }
+  if (first + column >= p.height) return;
+#pragma unroll
+  for (int block = 0; block < N / 16; ++block)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = block * 16 + warp * 4 + i;
+      const int64_t at = (static_cast<int64_t>(request) * p.rows + row) * p.value_heads + head;
+      if (row < p.rows) p.out[at * p.height + first + column] = static_cast<bf16>(pack(sum[block][i], 0.0f));
+    }
+}
+
+// This lane's 4 of every 16 k's of its column of the first state; zeros where there is none.
+template <int K>
+INLINE void load_state(const Problem& p, float4 (&to)[K / 16], int request, int head, int column) {
+  const int64_t slot = p.slots[request];
+  const float* from = p.state + slot * p.state_slot + (static_cast<int64_t>(head) * p.height + column) * K;
+#pragma unroll
+  for (int chunk = 0; chunk < K / 16; ++chunk)
+    to[chunk] = slot >= 0 && column < p.height
+                    ? reinterpret_cast<const float4*>(from)[chunk * 4 + threadIdx.x % 4]
+                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+template <int N>
+INLINE void load_values(const Problem& p, uint32_t (&to)[N / 16][2], int request, int head, int column) {
+  const bf16* from = p.v.data + request * p.v.request + static_cast<int64_t>(head) * p.height + column;
+#pragma unroll
+  for (int i = 0; i < N / 8; ++i) {
+    const int row = i * 8 + threadIdx.x % 32 / 4;
+    uint32_t found = 0;
+    if (row < p.rows && column < p.height) {
+      const bf16* two = from + row * p.v.row;
+      found = p.aligned ? *reinterpret_cast<const uint32_t*>(two) : two[0] | static_cast<uint32_t>(two[1]) << 16;
+    }
+    to[i / 2][i % 2] = found;
+  }
+}
+
+// Grid: value heads x blocks of 32 columns, requests.
+template <int N, int K>
+__global__ void __launch_bounds__(THREADS) solve_tree(const __grid_constant__ Problem p) {
+  SHARED_BYTES(bytes);
+  Room<N, K>& room = *reinterpret_cast<Room<N, K>*>(bytes);
+  const int blocks = (p.height + COLUMNS - 1) / COLUMNS, head = blockIdx.x / blocks, request = blockIdx.y;
+  const int first = blockIdx.x % blocks * COLUMNS, key_head = head / (p.value_heads / p.heads);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  fill_rows<N, K>(p, room.keys, p.k, request, key_head);
+  fill_rows<N, K>(p, room.queries, p.q, request, key_head);
+  float4 state[K / 16];
+  load_state<K>(p, state, request, head, first + warp * 8 + lane / 4);
+  uint32_t values[N / 16][2];
+  load_values<N>(p, values, request, head, first + warp * 8 + lane % 4 * 2);
+  fill_gates<N, K>(p, room, request, head);
+  copied();
+  __syncthreads();
+  fill_decay<N, K>(room);
+  Sums<N> sums = {};
+  products<N, K>(room, state, sums);
+  store_inverse<N, K>(room, sums);
+  __syncthreads();
+  store_right<N, K>(room, sums, values, p.scale);
+  store_pairs<N, K>(room, sums, p.scale);
+  __syncthreads();
+  solve<N, K>(room);
+  store_output<N, K>(p, room, request, head, first);
+}
+}  // namespace verify
