@@ -4,6 +4,7 @@ Node for node against the reference first, at the benchmark's own sizes too; a w
 """
 
 import argparse
+import hashlib
 import json
 import statistics
 import subprocess
@@ -39,6 +40,7 @@ SWEPT = [(1, 256), (2, 512), (4, 512), (4, 1024), (8, 512), (8, 1024)]
 ROTATED = 8
 """Lattices a graph: each replay reads others than the one before, from the L2."""
 GOAL_US = 30.0
+FOLDER = Path(__file__).resolve().parent
 
 Variant = tuple[str, Shape | None]
 
@@ -112,7 +114,11 @@ def check(sweep: bool) -> list[str]:
 
 def environment() -> dict[str, object]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    sources = hashlib.sha256()
+    for path in sorted([*FOLDER.glob("*.py"), *FOLDER.glob("*.cu")]):
+        sources.update(path.name.encode() + b"\0" + path.read_bytes())
     return {
+        "sources_sha256": sources.hexdigest(),
         "gpu": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip(),
         "torch": torch.__version__,
         "triton": triton.__version__,
