@@ -6,6 +6,7 @@
 #   step      brings     MB   needs   does                                             writes to $OUT
 #   first     .tb/a      48   -       keeps the first half of the GGUF; smoke runs     smoke-*.log
 #   train     .tb/b      47   first   converts, writes text, trains, evaluates         train.log, evaluation.json, 2 drafters
+#   more      -           0   train   goes on where `train` was cut off (MINUTES)      the same
 #   serve     .tb/e      55   train   SmolLM2 on stock SGLang: AR and four drafters    serve.json, logs, the third drafter
 #   dense8b   -           0   serve   8B stand-in: build, check, serve                 check.json, dense8b.json, logs
 #   core      .tb/t       2   -       trains the hybrid core and its drafters          core.log, evaluation.json, drafters
@@ -35,6 +36,18 @@ engine() { # makes SGLang importable; what a step before unpacked is used again
   fi
 }
 
+training() { # text for at most $TEXT minutes, then training until 45 s before $TOTAL minutes are over, for files and evaluation;
+  # or with MINUTES for so long, over as many calls as it takes (each at most $LIMIT seconds)
+  local until=(--total-minutes "${TOTAL:-8}")
+  [ -z "${MINUTES:-}" ] || until=(--minutes "$MINUTES")
+  timeout "${LIMIT:-510}" python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
+    --prompts "$state/prompts" --text-minutes "${TEXT:-1.7}" "${until[@]}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
+  [ -f "$state/drafters/evaluation.json" ] || return 0
+  cp "$state/drafters/evaluation.json" "$out/"
+  parts dflash2 drafters/dflash2 drafters/eagle3
+  tar -C "$state" -cf - $(cd "$state" && ls work/texts-*.json) | xz -T0 -6 >"$out/texts.tar.xz"
+}
+
 logs() { tar -C "$state" -cJf "$out/$1-logs.tar.xz" $(cd "$state" && ls "$1"*.log "$1"-texts.json 2>/dev/null); }
 
 case $step in
@@ -49,13 +62,9 @@ train)
   cp -r .tb/b/. "$state/"
   cat "$state"/gguf.xz.* | xz -dc -T0 >"$state/smollm2.gguf" || exit 1
   PYTHONPATH=$PYTHONPATH:$state/site python3 "$here/convert.py" "$state/smollm2.gguf" --out "$state/smollm2" || exit 1
-  # text for at most 100 s, then training until 45 s before the end, for files and evaluation
-  timeout 510 python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
-    --prompts "$state/prompts" --text-minutes "${TEXT:-1.7}" --total-minutes "${TOTAL:-8}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
-  cp "$state/drafters/evaluation.json" "$out/" 2>/dev/null
-  parts dflash2 drafters/dflash2 drafters/eagle3
-  tar -C "$state" -cf - $(cd "$state" && ls work/texts-*.json) | xz -T0 -6 >"$out/texts.tar.xz"
+  training
   ;;
+more) training ;;
 serve)
   engine
   timeout 500 python3 "$here/serve.py" --target "$state/smollm2" --drafters "$state/drafters" --prompts "$state/prompts" \
@@ -102,7 +111,7 @@ json.dump({'held': [r[:64] for r in rows]}, open(sys.argv[2], 'w'))" "$state/cor
   logs hyb27b
   ;;
 *)
-  echo "steps: first train serve dense8b core hyb27b" >&2
+  echo "steps: first train more serve dense8b core hyb27b" >&2
   exit 2
   ;;
 esac

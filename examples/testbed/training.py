@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ class Training:
         self.clock = Clock(recipe.steps, minutes)
         wanted = {i for d in drafters.values() for i in d.config.target_layer_ids}
         self.layers = tuple(sorted(wanted))
+        self.stopping = False
         self._resume()
 
     def _resume(self) -> None:
@@ -105,11 +107,16 @@ class Training:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda")
 
     def run(self, texts: Texts, evaluate: Callable[[], None]) -> None:
-        """Until the clock says so; `evaluate` prints."""
+        """Until the clock says so; `evaluate` prints. SIGTERM saves and ends it (exit 143); a rerun goes on."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
         evaluated = saved = self.clock.seconds
         while self.clock.progress < 1:
             losses = self.step(texts)
             self.clock.step += 1
+            if self.stopping:
+                self.save()
+                print(f"stopped and saved at step {self.clock.step} ({self.clock.progress:.0%})", flush=True)
+                raise SystemExit(128 + signal.SIGTERM)
             if self.clock.step % LOG_EVERY == 0 or self.clock.progress >= 1:
                 shown = ", ".join(f"{name} {loss.item():.3f}" for name, loss in losses.items())
                 print(f"step {self.clock.step} ({self.clock.progress:.0%}): {shown}", flush=True)
