@@ -37,11 +37,9 @@ INLINE float total(float x) {  // of a warp, the widest distance first
   return x;
 }
 
-// Four neighbouring elements of a row, zeros from its end on.
-INLINE uint2 four(const bf16* row, int at, int end, bool aligned) {
-  if (at >= end) return make_uint2(0, 0);
-  if (aligned) return *reinterpret_cast<const uint2*>(row + at);
-  return make_uint2(row[at] | static_cast<uint32_t>(row[at + 1]) << 16, row[at + 2] | static_cast<uint32_t>(row[at + 3]) << 16);
+// A lane's four neighbours of a row, zeros from its end on.
+INLINE uint2 four(const bf16* row, int lane, int end) {
+  return lane * 4 < end ? *reinterpret_cast<const uint2*>(row + lane * 4) : make_uint2(0, 0);
 }
 
 template <int K>
@@ -54,35 +52,32 @@ INLINE void unit_key(float* to, uint2 raw, int lane) {
         make_float4(divided(k.x, length), divided(k.y, length), divided(k.z, length), divided(k.w, length));
 }
 
-// A warp takes a step, four steps in flight; lanes take four k's and four columns.
+// A warp takes a step: values by copies that are waited for at the end, keys four steps in flight.
 template <int K>
-INLINE void fill(const Problem& p, const Room& room, int layer, int request, int head, int first, int length) {
+INLINE void fill(const Problem& p, const Room& room, int layer, int request, int head, int length) {
   constexpr int AT_ONCE = 4;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = warps * COLUMNS;
   const int64_t* path = p.path + static_cast<int64_t>(request) * p.depth;
-  const bf16* keys = p.k.data + layer * p.k.layer + request * p.k.request + head / (p.value_heads / p.heads) * K;
-  const bf16* values = p.v.data + layer * p.v.layer + request * p.v.request + static_cast<int64_t>(head) * p.height + first;
-  const int end = min(columns, p.height - first);
+  const bf16* keys = p.k.data + layer * p.k.layer + request * p.k.request + key_head(p, head) * K;
+  const bf16* values = p.v.data + layer * p.v.layer + request * p.v.request + head * p.height;
+  for (int step = warp; step < length; step += warps) {
+    const bool there = lane * 4 < p.height;
+    if (lane * 4 < columns)
+      copy_later<8>(room.values + step * columns + lane * 4, values + path[step] * p.v.row + (there ? lane * 4 : 0), there);
+  }
   for (int step = threadIdx.x; step < length; step += blockDim.x) {
     const float2 found = row_gates(p, layer, request, path[step], head);
     room.gate[step] = make_float2(exponential(found.x), found.y);
   }
   for (int base = warp; base < length; base += AT_ONCE * warps) {
-    uint2 key[AT_ONCE], value[AT_ONCE];
+    uint2 key[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      const int64_t row = path[min(base + i * warps, length - 1)];
-      key[i] = four(keys + row * p.k.row, lane * 4, K, p.aligned);
-      value[i] = four(values + row * p.v.row, lane * 4, end, p.aligned);
-    }
+    for (int i = 0; i < AT_ONCE; ++i) key[i] = four(keys + path[min(base + i * warps, length - 1)] * p.k.row, lane, K);
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      const int step = base + i * warps;
-      if (step >= length) break;
-      unit_key<K>(room.keys + step * K, key[i], lane);
-      if (lane * 4 < columns) *reinterpret_cast<uint2*>(room.values + step * columns + lane * 4) = value[i];
-    }
+    for (int i = 0; i < AT_ONCE; ++i)
+      if (base + i * warps < length) unit_key<K>(room.keys + (base + i * warps) * K, key[i], lane);
   }
+  copied();
 }
 
 // Sums of OWN columns over the lanes that share them; lane j of them keeps column j.
@@ -138,27 +133,24 @@ INLINE void step(float4 (&h)[Shape<K>::OWN][Shape<K>::LEAVES], const float4* key
 }
 
 // Ask for the state that the block `ahead` places later will read: it starts when this one, or one like it, ends.
-INLINE void prefetch_ahead(const Problem& p, int blocks, int columns) {
+INLINE void prefetch_ahead(const Problem& p) {
   const unsigned at = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) + p.ahead;
-  const unsigned x = at % gridDim.x, y = at / gridDim.x % gridDim.y, z = at / gridDim.x / gridDim.y;
-  if (z >= gridDim.z || p.slots[y] < 0) return;
-  const int64_t column = static_cast<int64_t>(x / blocks) * p.height + x % blocks * columns;
-  const int count = min(columns, p.height);
-  prefetch(p.state + z * p.state_layer + p.slots[y] * p.state_slot + column * p.width, count * p.width * 4);
+  const unsigned head = at % gridDim.x, request = at / gridDim.x % gridDim.y, layer = at / gridDim.x / gridDim.y;
+  if (layer >= gridDim.z || p.slots[request] < 0) return;
+  const int whole = p.height * p.width;
+  prefetch(p.state + layer * p.state_layer + p.slots[request] * p.state_slot + static_cast<int64_t>(head) * whole, whole * 4);
 }
 
-// Grid: value heads x blocks of columns, requests, layers.
+// Grid: value heads, requests, layers. A thread for every value column, at least a warp and at most 128.
 template <int K>
 __global__ void __launch_bounds__(128, K == 128 ? 3 : 4) walk(const __grid_constant__ Problem p) {
   using S = Shape<K>;
   SHARED_BYTES(bytes);
-  const int columns = blockDim.x / 32 * COLUMNS, blocks = (p.height + columns - 1) / columns;
-  const int head = blockIdx.x / blocks, first = blockIdx.x % blocks * columns;
-  const int request = blockIdx.y, layer = blockIdx.z, lane = threadIdx.x % 32;
+  const int head = blockIdx.x, request = blockIdx.y, layer = blockIdx.z, lane = threadIdx.x % 32;
   const int64_t slot = p.slots[request];
   const int length = min(p.lengths[request], p.depth);
   if (slot < 0 || length <= 0) return;
-  const int column = first + threadIdx.x / 32 * COLUMNS + lane / S::LANES * S::OWN;
+  const int column = threadIdx.x / 32 * COLUMNS + lane / S::LANES * S::OWN;
   float4* here = reinterpret_cast<float4*>(
       p.state + layer * p.state_layer + slot * p.state_slot + (static_cast<int64_t>(head) * p.height + column) * K);
   float4 h[S::OWN][S::LEAVES];
@@ -168,13 +160,13 @@ __global__ void __launch_bounds__(128, K == 128 ? 3 : 4) walk(const __grid_const
     for (int leaf = 0; leaf < S::LEAVES; ++leaf)
       h[c][leaf] = column + c < p.height ? here[c * (K / 4) + leaf * S::LANES + lane % S::LANES]
                                          : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (p.ahead && threadIdx.x == 0) prefetch_ahead(p, blocks, columns);
+  if (p.ahead && threadIdx.x == 0) prefetch_ahead(p);
   const Room room = room_of(bytes, p.depth, K);
-  fill<K>(p, room, layer, request, head, first, length);
+  fill<K>(p, room, layer, request, head, length);
   __syncthreads();
 #pragma unroll 1
   for (int at = 0; at < length; ++at)
-    step<K>(h, reinterpret_cast<const float4*>(room.keys + at * K), wide(room.values[at * columns + threadIdx.x]),
+    step<K>(h, reinterpret_cast<const float4*>(room.keys + at * K), wide(room.values[at * blockDim.x + threadIdx.x]),
             room.gate[at], lane);
 #pragma unroll
   for (int c = 0; c < S::OWN; ++c)

@@ -16,7 +16,8 @@
 
 using bf16 = uint16_t;  // the upper half of a float
 
-// A BF16 tensor [layer, request, row, ...] whose rows lie densely; strides in elements.
+// A BF16 tensor [layer, request, row, ...] whose rows lie densely, those of q, k and v at multiples of 16 bytes; strides
+// in elements.
 struct Source {
   const bf16* data;
   int64_t layer, request, row;
@@ -35,8 +36,8 @@ struct Problem {
   const int64_t* path;      // [request, depth]: commit
   const int32_t* lengths;   // [request]: commit
   int32_t layers, requests, rows, depth, heads, value_heads, width, height;
-  int32_t bias_is_float, aligned, ahead;
-  float scale;
+  int32_t bias_is_float, ahead;
+  float scale, keys_per_value;  // the latter: key heads over value heads
 };
 
 namespace gpu {
@@ -68,9 +69,22 @@ INLINE float fma_ftz(float x, float y, float z) {
 }
 INLINE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 INLINE float shuffle(float x, int lane) { return __shfl_sync(~0u, x, lane); }
-INLINE void copy_later(void* to, const void* from) {  // 16 bytes into shared memory
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+INLINE uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+template <int BYTES>  // 8 or 16 into shared memory, zeros where `there` is false
+INLINE void copy_later(void* to, const void* from, bool there) {
+  const int bytes = there ? BYTES : 0;
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+// Four 8 x 8 matrices of BF16 numbers, whose rows lanes 8 m to 8 m + 7 point to: of each, a lane gets columns
+// 2 (lane % 4) and the next of row lane / 4 (PTX ISA, ldmatrix).
+INLINE void load_matrices(uint32_t (&to)[4], const bf16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
 }
 INLINE void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 INLINE void prefetch(const void* from, int bytes) {  // a multiple of 16 into the L2 cache
@@ -104,13 +118,26 @@ INLINE float shuffle(float x, int lane) {
   return all[lane];
 }
 INLINE float shuffle_xor(float x, int mask) { return shuffle(x, (emulate::current % 32) ^ mask); }
-INLINE void copy_later(void* to, const void* from) {
-  if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16) emulate::failure = "misaligned copy";
-  emulate::fibers[emulate::current].copies.push_back({to, from, 16});
+template <int BYTES>
+INLINE void copy_later(void* to, const void* from, bool there) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % BYTES) emulate::failure = "misaligned copy";
+  emulate::fibers[emulate::current].copies.push_back({to, there ? from : nullptr, BYTES});
+}
+INLINE void load_matrices(uint32_t (&to)[4], const bf16* row) {
+  if (reinterpret_cast<uintptr_t>(row) % 16) emulate::failure = "misaligned row of a matrix";
+  const bf16* all[32];
+  emulate::exchange(row, all);
+  const int lane = emulate::current % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) std::memcpy(&to[matrix], all[matrix * 8 + lane / 4] + lane % 4 * 2, 4);
 }
 INLINE void copied() {
   auto& copies = emulate::fibers[emulate::current].copies;
-  for (const auto& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  for (const auto& copy : copies) {
+    if (copy.from)
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    else
+      std::memset(copy.to, 0, copy.bytes);
+  }
   copies.clear();
 }
 INLINE void prefetch(const void*, int) {}
@@ -164,6 +191,10 @@ INLINE float2 gates(float a, float b, float a_log, float dt_bias) {
   const float soft = x <= 20.0f ? logarithm(add(exponential(x), 1.0f)) : x;
   const float g = mul(add(0.0f, -exponential(a_log)), soft);
   return make_float2(g, divided(1.0f, add(exponential(add(0.0f, -b)), 1.0f)));
+}
+
+INLINE int key_head(const Problem& p, int head) {  // head / (value heads / key heads), without a division
+  return static_cast<int>((static_cast<float>(head) + 0.5f) * p.keys_per_value);
 }
 
 INLINE float bias_of(const Problem& p, int64_t at) {

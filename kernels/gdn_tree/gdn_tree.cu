@@ -8,7 +8,7 @@
 #endif
 
 namespace {
-constexpr int K = GDN_TREE_WIDTH;
+constexpr int K = GDN_TREE_WIDTH, TOO_HIGH = -2;
 static_assert(K == 16 || K == 32 || K == 64 || K == 128);
 using Kernel = void (*)(const Problem);
 
@@ -45,7 +45,7 @@ int verified(const Problem& p, void* stream) {
   const Kernel kernel = verify::solve_tree<N, K>;
   constexpr int bytes = sizeof(verify::Room<N, K>);
   if (const int failed = prepared(kernel, bytes)) return failed;
-  const dim3 grid(p.value_heads * ((p.height + verify::COLUMNS - 1) / verify::COLUMNS), p.requests);
+  const dim3 grid((p.height + verify::COLUMNS - 1) / verify::COLUMNS, p.value_heads, p.requests);
   return launched(kernel, grid, verify::THREADS, bytes, p, stream);
 }
 }  // namespace
@@ -54,12 +54,12 @@ int verified(const Problem& p, void* stream) {
 extern "C" int gdn_tree_commit(const Problem* given, int ahead, void* stream) {
   Problem p = *given;
   const Kernel kernel = commit::walk<K>;
-  const int columns = p.height < 32 ? 32 : p.height < 128 ? p.height : 128;
+  if (p.height > 128) return TOO_HIGH;
+  const int columns = p.height < 32 ? 32 : p.height;
   const int bytes = commit::room_bytes(p.depth, K, columns);
   if (const int failed = prepared(kernel, bytes)) return failed;
   p.ahead = ahead ? resident(kernel, columns, bytes) : 0;
-  const dim3 grid(p.value_heads * ((p.height + columns - 1) / columns), p.requests, p.layers);
-  return launched(kernel, grid, columns, bytes, p, stream);
+  return launched(kernel, dim3(p.value_heads, p.requests, p.layers), columns, bytes, p, stream);
 }
 
 extern "C" int gdn_tree_verify(const Problem* p, void* stream) {

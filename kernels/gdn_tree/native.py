@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -46,8 +47,8 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("a_log", "dt_bias", "state")),
         *((name, ctypes.c_int64) for name in ("state_layer", "state_slot")),
         *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_int32) for name in (*NUMBERS, "bias_is_float", "aligned", "ahead")),
-        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in (*NUMBERS, "bias_is_float", "ahead")),
+        *((name, ctypes.c_float) for name in ("scale", "keys_per_value")),
     )
 
 
@@ -121,6 +122,16 @@ def can_run(device: torch.device, width: int) -> bool:
     return shutil.which(command(arch_of(device), width)[0]) is not None
 
 
+def _aligned(x: Inputs) -> Inputs:
+    """Rows of q, k and v at multiples of 16 bytes: views where they are, copies where they are not."""
+
+    def fits(tensor: torch.Tensor) -> bool:
+        return tensor.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in tensor.stride()[:3])
+
+    parts = {name: getattr(x, name) for name in ("q", "k", "v")}
+    return replace(x, **{name: t if fits(t) else t.clone(memory_format=torch.contiguous_format) for name, t in parts.items()})
+
+
 def _source(name: str, tensor: torch.Tensor) -> Source:
     if tensor.dtype != torch.bfloat16:
         raise ValueError(f"{name} is {tensor.dtype}, the cuda variant takes bfloat16")
@@ -146,8 +157,7 @@ def _problem(x: Inputs, state: torch.Tensor) -> Problem:
     for name, number in zip(NUMBERS, (layers, requests, rows, 0, heads, value_heads, width, height), strict=True):
         setattr(found, name, number)
     found.bias_is_float = x.dt_bias.dtype == torch.float32
-    wide = [t for name in ("q", "k", "v") for t in [getattr(x, name)]]
-    found.aligned = all(t.data_ptr() % 16 == 0 and all(s % 8 == 0 for s in t.stride()[:3]) for t in wide)
+    found.keys_per_value = heads / value_heads
     return found
 
 
@@ -176,9 +186,10 @@ def verify(
         ValueError: types or strides that it does not take.
         RuntimeError: the device refused the launch.
     """
-    problem = _problem(Inputs(*(getattr(x, name)[None] for name in x.__dataclass_fields__)), state[None])
+    x = _aligned(Inputs(*(getattr(x, name)[None] for name in x.__dataclass_fields__)))
+    problem = _problem(x, state[None])
     if out is None:
-        out = torch.empty(x.v.shape, dtype=x.v.dtype, device=x.v.device)
+        out = torch.empty(x.v.shape[1:], dtype=x.v.dtype, device=x.v.device)
     slots, tree = slots.int().contiguous(), tree.long().contiguous()
     problem.slots, problem.tree, problem.out, problem.scale = slots.data_ptr(), tree.data_ptr(), out.data_ptr(), scale
     calls, device = library(arch_of(state.device), problem.width), state.device
@@ -190,6 +201,7 @@ def commit_layers(
     x: Inputs, state: torch.Tensor, slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor, ahead: bool = True
 ) -> None:
     """See `op.commit_layers`; raises as `verify` does. ahead: blocks fetch the state of later ones into the cache."""
+    x = _aligned(x)
     problem = _problem(x, state)
     slots, path, lengths = slots.int().contiguous(), path.long().contiguous(), lengths.int().contiguous()
     problem.slots, problem.path, problem.lengths = slots.data_ptr(), path.data_ptr(), lengths.data_ptr()

@@ -14,30 +14,26 @@ constexpr int COLUMN_STRIDE = COLUMNS + 8;  // pairs of 8 rows x 4 lanes in diff
 // Shared memory for N rows (a multiple of 16) of K.
 template <int N, int K>
 struct Room {
-  static constexpr int ROW = K + 16;  // elements: 8 rows of 4 lanes x 8 bytes in different banks (K = 32, 64, 128)
+  static constexpr int ROW = K + 8;  // elements: 16 bytes of 8 rows in different banks
   static constexpr int PAIR = N + 4;
-  bf16 keys[N * ROW], queries[N * ROW];
+  bf16 rows[2 * N * ROW];                    // keys, then queries
   float coupling[N * PAIR], read[N * PAIR];  // [j, i]: what row i takes of row j
   float right[N * COLUMN_STRIDE];            // R, then U
   float start[N * COLUMN_STRIDE];            // what the query reads of the decayed first state
   uint64_t above[N];                         // row i and its ancestors
-  float log_decay[N], decay_to[N], beta[N], key_inverse[N], query_inverse[N];
+  float log_decay[N], decay_to[N], beta[N], inverse[2 * N];  // 1 / |row|
 };
 
 template <int N, int K>
 INLINE void fill_rows(const Problem& p, bf16* to, const Source& from, int request, int key_head) {
   constexpr int CHUNKS = K / 8;
   const bf16* rows = from.data + request * from.request + key_head * K;
-  for (int i = threadIdx.x; i < N * CHUNKS; i += THREADS) {
-    const int row = i / CHUNKS, at = i % CHUNKS * 8;
-    bf16* here = to + row * Room<N, K>::ROW + at;
-    const bf16* there = rows + row * from.row + at;
-    if (row < p.rows && p.aligned) {
-      copy_later(here, there);
-    } else {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) here[k] = row < p.rows ? there[k] : bf16(0);
-    }
+  for (int base = 0; base < N * CHUNKS; base += THREADS) {
+    const int i = base + threadIdx.x, row = i / CHUNKS, at = i % CHUNKS * 8;
+    const bool there = row < p.rows;
+    if (N * CHUNKS % THREADS == 0 || i < N * CHUNKS)
+      copy_later<16>(to + row * Room<N, K>::ROW + at, rows + (there ? row : 0) * from.row + at, there);
   }
 }
 
@@ -45,23 +41,57 @@ template <int N, int K>
 INLINE void fill_gates(const Problem& p, Room<N, K>& room, int request, int head) {
   const int row = threadIdx.x;
   if (row >= N) return;
+  uint64_t above = 0;
   float2 found = make_float2(0.0f, 0.0f);
-  if (row < p.rows) found = row_gates(p, 0, request, row, head);
+  if (row < p.rows) {
+    above = static_cast<uint64_t>(p.tree[static_cast<int64_t>(request) * p.rows + row]);
+    found = row_gates(p, 0, request, row, head);
+  }
+  room.above[row] = above;
   room.log_decay[row] = found.x;
   room.beta[row] = found.y;
-  room.above[row] = row < p.rows ? static_cast<uint64_t>(p.tree[static_cast<int64_t>(request) * p.rows + row]) : 0;
 }
 
-// Log decay from the first state to every row.
+// Log decay from the first state to every row: four threads a row.
 template <int N, int K>
 INLINE void fill_decay(Room<N, K>& room) {
-  const int row = threadIdx.x;
-  if (row >= N) return;
-  const uint64_t above = room.above[row];
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int j = 0; j < N; ++j) sum = add(sum, above >> j & 1 ? room.log_decay[j] : 0.0f);
-  room.decay_to[row] = sum;
+  const int part = threadIdx.x % 4;
+#pragma unroll
+  for (int base = 0; base < N; base += THREADS / 4) {
+    const int row = base + threadIdx.x / 4;
+    const uint64_t above = row < N ? room.above[row] : 0;
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < N / 4; ++j) sum = add(sum, above >> (j * 4 + part) & 1 ? room.log_decay[j * 4 + part] : 0.0f);
+    sum = add(sum, shuffle_xor(sum, 1));
+    sum = add(sum, shuffle_xor(sum, 2));
+    if (part == 0 && row < N) room.decay_to[row] = sum;
+  }
+}
+
+INLINE float squares(uint32_t two, float sum) {
+  const float x = lower(two), y = upper(two);
+  return fused(y, y, fused(x, x, sum));
+}
+
+// 1 / |row| of every key and query: a warp eight rows, a lane every fourth chunk of 8 elements.
+template <int N, int K>
+INLINE void fill_inverse(Room<N, K>& room) {
+  const int part = threadIdx.x % 4;
+#pragma unroll
+  for (int base = 0; base < 2 * N; base += THREADS / 4) {
+    const int row = base + threadIdx.x / 4;
+    float sum = 0.0f;
+#pragma unroll
+    for (int chunk = 0; chunk < K / 8; chunk += 4) {
+      if (chunk + part >= K / 8) break;
+      const uint4 x = *reinterpret_cast<const uint4*>(room.rows + row * Room<N, K>::ROW + (chunk + part) * 8);
+      sum = squares(x.x, squares(x.y, squares(x.z, squares(x.w, sum))));
+    }
+    sum = add(sum, shuffle_xor(sum, 1));
+    sum = add(sum, shuffle_xor(sum, 2));
+    if (part == 0) room.inverse[row] = divided(1.0f, root(add(sum, 1e-6f)));
+  }
 }
 
 // A float as three BF16 numbers that add up to it, for two floats at a time.
@@ -72,74 +102,38 @@ INLINE void split(float x, float y, uint32_t& high, uint32_t& middle, uint32_t& 
   low = pack(add(x, -lower(middle)), add(y, -upper(middle)));
 }
 
-INLINE float squares(uint2 four) {
-  const float x = lower(four.x), y = upper(four.x), z = lower(four.y), w = upper(four.y);
-  return fused(w, w, fused(z, z, fused(y, y, mul(x, x))));
-}
-
 // Accumulators of a warp: rows of all keys, then of all queries, in tiles of 16.
 template <int N>
 struct Sums {
   static constexpr int TILES = 2 * N / 16, KEY_TILES = (N / 8 + WARPS - 1) / WARPS;
-  float state[TILES][4], pairs[TILES][KEY_TILES][4], square[(TILES + WARPS - 1) / WARPS][2];
+  float state[TILES][4], pairs[TILES][KEY_TILES][4];
 };
 
-// Of a chunk of 16 k's, lane `pair` of four takes 4 neighbours, as places 2 pair, 2 pair + 1 and 8 more of the fragments:
-// any order will do that left and right share, and this one loads 8 bytes at a time, and 16 of the state.
 template <int N, int K>
-INLINE void products(const Room<N, K>& room, const float4 (&state)[K / 16], Sums<N>& sums) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+INLINE void products(const Room<N, K>& room, const float2 (&state)[K / 8], Sums<N>& sums) {
+  constexpr int TILES = Sums<N>::TILES, KEY_TILES = Sums<N>::KEY_TILES, ROW = Room<N, K>::ROW;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bf16* row = room.rows + lane % 16 * ROW + lane / 16 * 8;  // left: two halves of 16 rows, two of 16 k's
+  uint32_t key[KEY_TILES][4];                                     // right: 8 keys, 32 k's
 #pragma unroll
   for (int chunk = 0; chunk < K / 16; ++chunk) {
-    const int at = chunk * 16 + pair * 4;
-    uint32_t left[Sums<N>::TILES][4];
+    uint32_t left[TILES][4], piece[3][2];
 #pragma unroll
-    for (int tile = 0; tile < Sums<N>::TILES; ++tile) {
-      const bf16* rows = tile < N / 16 ? room.keys : room.queries;
-      const bf16* row = rows + (tile % (N / 16) * 16 + group) * Room<N, K>::ROW + at;
-      const uint2 one = *reinterpret_cast<const uint2*>(row);
-      const uint2 two = *reinterpret_cast<const uint2*>(row + 8 * Room<N, K>::ROW);
-      left[tile][0] = one.x, left[tile][1] = two.x, left[tile][2] = one.y, left[tile][3] = two.y;
-      if (tile % WARPS == warp) {
-        sums.square[tile / WARPS][0] = add(sums.square[tile / WARPS][0], squares(one));
-        sums.square[tile / WARPS][1] = add(sums.square[tile / WARPS][1], squares(two));
-      }
-    }
-    uint32_t piece[3][2];
-    const float4 x = state[chunk];
-    split(x.x, x.y, piece[2][0], piece[1][0], piece[0][0]);
-    split(x.z, x.w, piece[2][1], piece[1][1], piece[0][1]);
+    for (int tile = 0; tile < TILES; ++tile) load_matrices(left[tile], row + tile * 16 * ROW + chunk * 16);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      split(state[chunk * 2 + half].x, state[chunk * 2 + half].y, piece[2][half], piece[1][half], piece[0][half]);
 #pragma unroll
     for (int part = 0; part < 3; ++part)
 #pragma unroll
-      for (int tile = 0; tile < Sums<N>::TILES; ++tile) product(sums.state[tile], left[tile], piece[part]);
+      for (int tile = 0; tile < TILES; ++tile) product(sums.state[tile], left[tile], piece[part]);
 #pragma unroll
-    for (int own = 0; own < Sums<N>::KEY_TILES; ++own) {
-      const int first = (own * WARPS + warp) * 8;
-      if (first >= N) break;
-      const uint2 key = *reinterpret_cast<const uint2*>(room.keys + (first + group) * Room<N, K>::ROW + at);
-      const uint32_t right[2] = {key.x, key.y};
+    for (int own = 0; own < KEY_TILES; ++own) {
+      const int first = min((own * WARPS + warp) * 8, N - 8);  // a warp without keys repeats the last ones
+      if (chunk % 2 == 0) load_matrices(key[own], room.rows + (first + lane % 8) * ROW + chunk * 16 + lane / 8 * 8);
+      const uint32_t right[2] = {key[own][chunk % 2 * 2], key[own][chunk % 2 * 2 + 1]};
 #pragma unroll
-      for (int tile = 0; tile < Sums<N>::TILES; ++tile) product(sums.pairs[tile][own], left[tile], right);
-    }
-  }
-}
-
-// 1 / |row| of every key and query, from the warp that squared it.
-template <int N, int K>
-INLINE void store_inverse(Room<N, K>& room, const Sums<N>& sums) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int own = 0; own < (Sums<N>::TILES + WARPS - 1) / WARPS; ++own) {
-    const int tile = own * WARPS + warp;
-    if (tile >= Sums<N>::TILES) break;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = sums.square[own][half];
-      sum = add(sum, shuffle_xor(sum, 1));
-      sum = add(sum, shuffle_xor(sum, 2));
-      float* to = tile < N / 16 ? room.key_inverse : room.query_inverse;
-      if (lane % 4 == 0) to[tile % (N / 16) * 16 + half * 8 + lane / 4] = divided(1.0f, root(add(sum, 1e-6f)));
+      for (int tile = 0; tile < TILES; ++tile) product(sums.pairs[tile][own], left[tile], right);
     }
   }
 }
@@ -154,7 +148,7 @@ INLINE void store_right(Room<N, K>& room, const Sums<N>& sums, const uint32_t (&
     for (int half = 0; half < 2; ++half) {
       const int row = tile * 16 + half * 8 + lane / 4;
       const float decay = exponential(room.decay_to[row]), beta = room.beta[row];
-      const float kept = mul(decay, room.key_inverse[row]), seen = mul(mul(decay, room.query_inverse[row]), scale);
+      const float kept = mul(decay, room.inverse[row]), seen = mul(mul(decay, room.inverse[N + row]), scale);
       const float* of_key = sums.state[tile] + half * 2;
       const float* of_query = sums.state[N / 16 + tile] + half * 2;
       const uint32_t value = values[tile][half];
@@ -180,12 +174,12 @@ INLINE void store_pairs(Room<N, K>& room, const Sums<N>& sums, float scale) {
       for (int place = 0; place < 4; ++place) {
         const int i = tile * 16 + place / 2 * 8 + lane / 4, j = first + lane % 4 * 2 + place % 2;
         const bool above = room.above[i] >> j & 1;
-        const float decay = above ? exponential(add(room.decay_to[i], -room.decay_to[j])) : 0.0f;
-        const float both = mul(decay, room.key_inverse[j]);
-        const float taken = mul(mul(both, mul(room.beta[i], room.key_inverse[i])), sums.pairs[tile][own][place]);
+        const float decay = exponential(above ? add(room.decay_to[i], -room.decay_to[j]) : -INFINITY);
+        const float both = mul(decay, room.inverse[j]);
+        const float taken = mul(mul(both, mul(room.beta[i], room.inverse[i])), sums.pairs[tile][own][place]);
         room.coupling[j * Room<N, K>::PAIR + i] = i == j ? 0.0f : taken;
         const float of_query = sums.pairs[N / 16 + tile][own][place];
-        room.read[j * Room<N, K>::PAIR + i] = mul(mul(both, mul(room.query_inverse[i], scale)), of_query);
+        room.read[j * Room<N, K>::PAIR + i] = mul(mul(both, mul(room.inverse[N + i], scale)), of_query);
       }
   }
 }
@@ -268,54 +262,47 @@ INLINE void store_output(const Problem& p, const Room<N, K>& room, int request, 
     }
 }
 
-// This lane's 4 of every 16 k's of its column of the first state; zeros where there is none.
+// This lane's k's 2 pair, 2 pair + 1 of every 8 of its column of the first state; zeros where there is none.
 template <int K>
-INLINE void load_state(const Problem& p, float4 (&to)[K / 16], int request, int head, int column) {
-  const int64_t slot = p.slots[request];
+INLINE void load_state(const Problem& p, float2 (&to)[K / 8], int64_t slot, int head, int column) {
   const float* from = p.state + slot * p.state_slot + (static_cast<int64_t>(head) * p.height + column) * K;
 #pragma unroll
-  for (int chunk = 0; chunk < K / 16; ++chunk)
-    to[chunk] = slot >= 0 && column < p.height
-                    ? reinterpret_cast<const float4*>(from)[chunk * 4 + threadIdx.x % 4]
-                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (int i = 0; i < K / 8; ++i)
+    to[i] = slot >= 0 && column < p.height ? reinterpret_cast<const float2*>(from)[i * 4 + threadIdx.x % 4]
+                                           : make_float2(0.0f, 0.0f);
 }
 
 template <int N>
 INLINE void load_values(const Problem& p, uint32_t (&to)[N / 16][2], int request, int head, int column) {
-  const bf16* from = p.v.data + request * p.v.request + static_cast<int64_t>(head) * p.height + column;
+  const bf16* from = p.v.data + request * p.v.request + head * p.height + column;
 #pragma unroll
   for (int i = 0; i < N / 8; ++i) {
     const int row = i * 8 + threadIdx.x % 32 / 4;
-    uint32_t found = 0;
-    if (row < p.rows && column < p.height) {
-      const bf16* two = from + row * p.v.row;
-      found = p.aligned ? *reinterpret_cast<const uint32_t*>(two) : two[0] | static_cast<uint32_t>(two[1]) << 16;
-    }
-    to[i / 2][i % 2] = found;
+    to[i / 2][i % 2] = row < p.rows && column < p.height ? *reinterpret_cast<const uint32_t*>(from + row * p.v.row) : 0;
   }
 }
 
-// Grid: value heads x blocks of 32 columns, requests.
+// Grid: blocks of 32 columns, value heads, requests.
 template <int N, int K>
 __global__ void __launch_bounds__(THREADS) solve_tree(const __grid_constant__ Problem p) {
   SHARED_BYTES(bytes);
   Room<N, K>& room = *reinterpret_cast<Room<N, K>*>(bytes);
-  const int blocks = (p.height + COLUMNS - 1) / COLUMNS, head = blockIdx.x / blocks, request = blockIdx.y;
-  const int first = blockIdx.x % blocks * COLUMNS, key_head = head / (p.value_heads / p.heads);
+  const int first = blockIdx.x * COLUMNS, head = blockIdx.y, request = blockIdx.z;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  fill_rows<N, K>(p, room.keys, p.k, request, key_head);
-  fill_rows<N, K>(p, room.queries, p.q, request, key_head);
-  float4 state[K / 16];
-  load_state<K>(p, state, request, head, first + warp * 8 + lane / 4);
+  const int64_t slot = p.slots[request];
+  fill_rows<N, K>(p, room.rows, p.k, request, key_head(p, head));
+  fill_rows<N, K>(p, room.rows + N * Room<N, K>::ROW, p.q, request, key_head(p, head));
   uint32_t values[N / 16][2];
   load_values<N>(p, values, request, head, first + warp * 8 + lane % 4 * 2);
+  float2 state[K / 8];
+  load_state<K>(p, state, slot, head, first + warp * 8 + lane / 4);
   fill_gates<N, K>(p, room, request, head);
   copied();
   __syncthreads();
   fill_decay<N, K>(room);
+  fill_inverse<N, K>(room);
   Sums<N> sums = {};
   products<N, K>(room, state, sums);
-  store_inverse<N, K>(room, sums);
   __syncthreads();
   store_right<N, K>(room, sums, values, p.scale);
   store_pairs<N, K>(room, sums, p.scale);
