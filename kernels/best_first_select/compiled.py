@@ -34,6 +34,7 @@ def compile_choose(
     profile: bool = False,
 ) -> Any:
     """The `choose` kernel."""
+    edges = triton_select.cached_edges(SIZES["D"], SIZES["K"], kind != "unary") if shape.cached else 0
     constants = SIZES | {
         "N": nodes,
         "WIDTH": 16,
@@ -41,7 +42,8 @@ def compile_choose(
         "CHUNK": shape.chunk,
         "LISTED": shape.listed,
         "SORTED": triton_select.sorted_at_most(nodes, shape.warps),
-        "SIZE": triton_select.WORDS,
+        "SIZE": triton_select.WORDS + edges,
+        "EDGE_COUNT": edges,
         "HAS_UNARY": kind != "pair",
         "HAS_PAIR": kind != "unary",
         "MAY_END": False,

@@ -69,6 +69,7 @@ def chosen(
     batch, positions, candidates = ids.shape
     stand_in = ids
     width = triton.next_power_of_2(candidates)
+    edges = triton_select.cached_edges(positions, candidates, pair is not None) if shape.cached else 0
     early = shape.early and ids.is_cuda and torch.cuda.get_device_capability(ids.device) >= (9, 0)
     triton_select.choose[(batch,)](
         stand_in if unary is None else unary,
@@ -85,7 +86,8 @@ def chosen(
         CHUNK=shape.chunk,
         LISTED=shape.listed,
         SORTED=triton_select.sorted_at_most(nodes, shape.warps),
-        SIZE=triton_select.WORDS,
+        SIZE=triton_select.WORDS + edges,
+        EDGE_COUNT=edges,
         HAS_UNARY=unary is not None,
         HAS_PAIR=pair is not None,
         MAY_END=nodes > paths(positions, candidates, nodes),

@@ -7,7 +7,7 @@ from specpilot_kernels.best_first_select import launch, threshold, triton_select
 
 LIMITS = {"positions": 63, "candidates": 128, "nodes": 255}
 VARIANTS = ("triton", "triton-select", "threshold")
-FROM_NODES = 48
+FROM_NODES = 40
 """From so many nodes on triton-select is faster than popping (README)."""
 
 
@@ -49,7 +49,7 @@ class Tree:
             mask=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
             picked=integers(batch, nodes),
             # the list of triton-select, where the interpreter has no shared memory
-            work=integers(batch, 1 if device.type == "cuda" else triton_select.WORDS),
+            work=integers(batch, 1 if device.type == "cuda" else triton_select.WORDS + triton_select.MOST_EDGES),
         )
 
 

@@ -27,8 +27,8 @@ from specpilot_kernels.best_first_select import bench, cases, launch, op, scratc
 from specpilot_kernels.best_first_select.triton_select import DEFAULT, PHASES, WORDS, Shape  # noqa: E402
 
 SIZE = (24, 16, 16)
-SHAPES = "4x1024,8x1024,2x512,1x256"
-"""Warps x chunk."""
+SHAPES = "4x1024,4x1024g,8x1024,2x512,1x256"
+"""Warps x chunk; g: the lattice stays in global memory."""
 LINKS = [(4, 4), (2, 1), (4, 1), (8, 4), (16, 8)]
 """Rows a program and warps of `link`."""
 STEPS = ("clock", "barrier", "get", "tallied", "claimed", "tl.sum", "tl.cumsum", "stored and loaded")
@@ -136,8 +136,8 @@ def graph_us(call: Callable[[torch.Tensor, torch.Tensor, op.Tree], None], nodes:
 
 def shape_of(text: str) -> Shape:
     """A shape as `SHAPES` writes it."""
-    warps, chunk = text.split("x")
-    return Shape(int(warps), int(chunk))
+    warps, chunk = text.removesuffix("g").split("x")
+    return Shape(int(warps), int(chunk), cached=not text.endswith("g"))
 
 
 def times_of(nodes: int, early: Shape, repeats: int) -> dict[str, float]:
@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--nodes", type=int, default=192)
     parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--shapes", default=SHAPES, help="warps x chunk, by commas")
+    parser.add_argument("--shapes", default=SHAPES, help="warps x chunk, by commas; g behind it: not cached")
     parser.add_argument("--steps", action="store_true", help="single steps too")
     options = parser.parse_args()
     body: dict[str, object] = {"schema": "specpilot.kernel-probe/1", "created": datetime.now(UTC).isoformat()}
@@ -205,7 +205,7 @@ def main() -> int:
         body[name] = found
         options.out.write_text(json.dumps(body) + "\n")
     if options.steps:
-        body["steps"] = {name: step_cycles(s.warps, s.chunk) for name, s in shapes.items()}
+        body["steps"] = {name: step_cycles(s.warps, s.chunk) for name, s in shapes.items() if s.cached}
         print(json.dumps(body["steps"], indent=1), flush=True)
     body["link_us"] = links = link_times(options.nodes, options.repeats)
     print(f"link, rows x warps: us {links}", flush=True)

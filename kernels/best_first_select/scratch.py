@@ -166,11 +166,12 @@ def total(words, counters, step, NATIVE: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
-def read_ahead(values, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Meant to wait for int32 values that nobody uses. ptxas drops the move and the loads behind it (README, measured
-    facts)."""
+def read_ahead(words, spare, values, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Wait for int32 values that nobody uses, for loads that are to leave their lines in the L1. Word `spare` is
+    written where all bits are ones: an assembler drops loads for which there is no store at all."""
     if NATIVE:
-        tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [values], dtype=tl.int32, is_pure=False, pack=1)
+        text: tl.constexpr = "{ .reg .pred p; setp.eq.b32 p, $1, -1; @p st.shared.b32 [$2], $1; mov.u32 $0, 0; }"
+        tl.inline_asm_elementwise(text, "=&r,r,r", [values, words + 4 * spare], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -103,7 +103,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "variant", "kernel"), [
-    (47, None, "popped"), (48, None, "chosen"), (192, "triton", "popped"), (8, "triton-select", "chosen"),
+    (39, None, "popped"), (40, None, "chosen"), (192, "triton", "popped"), (8, "triton-select", "chosen"),
 ])  # fmt: skip
 def test_the_kernel_is_chosen_by_nodes_or_by_name(
     nodes: int, variant: str | None, kernel: str, monkeypatch: pytest.MonkeyPatch

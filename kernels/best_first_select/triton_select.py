@@ -43,14 +43,20 @@ START, WARM, EXPAND, LIMIT, DROP = (tl.constexpr(i) for i in range(5))
 GATHER, SORT, TIES, WRITE, POP = (tl.constexpr(i) for i in range(5, 10))
 
 MOST_LISTED, MOST_SORTED = 2048, 512
-COSTS, PLACES, SLOTS = tl.constexpr(0), tl.constexpr(MOST_LISTED), tl.constexpr(2 * MOST_LISTED)
-KEPT_COSTS = tl.constexpr(3 * MOST_LISTED)
-KEPT_KEYS = tl.constexpr(3 * MOST_LISTED + MOST_SORTED)
-KEPT_AT = tl.constexpr(3 * MOST_LISTED + 2 * MOST_SORTED)
-COUNTERS = tl.constexpr(3 * MOST_LISTED + 3 * MOST_SORTED)
-CLOCKS = tl.constexpr(3 * MOST_LISTED + 3 * MOST_SORTED + 8)
-WORDS = 3 * MOST_LISTED + 3 * MOST_SORTED + 8 + 2 * (1 + 2 * len(PHASES)) + 6
-"""Words of shared memory (in the interpreter: of `work`) that a program needs; also room for reads past a list."""
+COSTS, PLACES = tl.constexpr(0), tl.constexpr(MOST_LISTED)
+SLOTS = COSTS  # by place in the list, when all costs are gathered
+KEPT_COSTS = tl.constexpr(2 * MOST_LISTED)
+KEPT_KEYS = tl.constexpr(2 * MOST_LISTED + MOST_SORTED)
+KEPT_AT = tl.constexpr(2 * MOST_LISTED + 2 * MOST_SORTED)
+COUNTERS = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED)
+SPARE = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 4)
+CLOCKS = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 8)
+EDGES = tl.constexpr(2 * MOST_LISTED + 3 * MOST_SORTED + 56)
+WORDS = 2 * MOST_LISTED + 3 * MOST_SORTED + 56
+"""Words of shared memory (in the interpreter: of `work`) that a program needs without the lattice; reads past a list's
+end fall into what follows it."""
+MOST_EDGES = 4096
+"""Edge costs that are kept in shared memory too, 39 KB with the list: 48 KB are the least a program may have."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Shape:
     """Children looked at together; a power of 2, at least the candidates' next power of 2 and 32 a warp."""
     listed: int = MOST_LISTED
     """Nodes that the list holds, the anchor with them; where there are more, the nodes are popped one by one."""
+    cached: bool = True
+    """Keep a lattice of at most `MOST_EDGES` edges in shared memory; else it is read from the L1 where it fits."""
     early: bool = True
     """Launch `link` while this program runs: it waits on the device for the end of all (programmatic launch, sm_90)."""
 
@@ -81,22 +89,65 @@ def chunk_of(CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.arange(0, CHUNK) ^ tl.program_id(1)
 
 
+def cached_edges(positions: int, candidates: int, pair: bool) -> int:
+    """Edge costs of a lattice where they are kept in shared memory, else 0."""
+    edges = positions * candidates * (candidates if pair else 1)
+    return edges if edges <= MOST_EDGES else 0
+
+
 @triton.jit
-def children(unary, pair, words, start, end, limit, depth, item, D: tl.constexpr, K: tl.constexpr,
+def edge_scores(unary, pair, depth, rank, child, real, K: tl.constexpr, HAS_UNARY: tl.constexpr,
+                HAS_PAIR: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Scores of candidates `child` at `depth` under candidates `rank`, from global memory; 0 where not real."""
+    if HAS_UNARY:
+        edge = tl.load(unary + depth * K + child, mask=real, other=0.0)
+        if HAS_PAIR:
+            edge += tl.load(pair + (depth * K + rank) * K + child, mask=real, other=0.0)
+    else:
+        edge = tl.load(pair + (depth * K + rank) * K + child, mask=real, other=0.0)
+    return edge
+
+
+@triton.jit
+def cost_of(edge):  # type: ignore[no-untyped-def]
+    """The cost of an edge score; NaN and what is above 0 count as 0."""
+    return tl.where(edge < 0.0, -edge, 0.0)
+
+
+@triton.jit
+def keep_edges(unary, pair, words, EDGE_COUNT: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+               HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """All edge costs of a lattice into shared memory; a barrier has to follow. WIDTH: at least so many at a time."""
+    ROOM: tl.constexpr = max(WIDTH, triton.next_power_of_2(EDGE_COUNT))
+    at = chunk_of(ROOM)
+    real = at < EDGE_COUNT
+    if HAS_PAIR:
+        edge = tl.load(pair + at, mask=real, other=0.0)
+        if HAS_UNARY:
+            edge += tl.load(unary + at // (K * K) * K + at % K, mask=real, other=0.0)
+    else:
+        edge = tl.load(unary + at, mask=real, other=0.0)
+    put(words, EDGES + at, cost_of(edge).to(tl.int32, bitcast=True), real, NATIVE)
+
+
+@triton.jit
+def children(unary, pair, words, start, end, limit, depth, item, EDGE_COUNT: tl.constexpr, K: tl.constexpr,
              WIDTH: tl.constexpr, HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """Costs' bits and places [CHUNK] of the children at `depth` of the listed nodes from `start` on, and which of them
     are real and at or below the limit. WIDTH children a node."""
     parent, child = start + item // WIDTH, item % WIDTH
     real = (parent < end) & (child < K)
     base = get(words, COSTS + parent, NATIVE).to(tl.float32, bitcast=True)
-    edge = tl.zeros([item.shape[0]], tl.float32)
-    if HAS_UNARY:
-        edge = tl.load(unary + depth * K + child, mask=real, other=0.0)
+    rank = child * 0
     if HAS_PAIR:
         rank = (get(words, PLACES + parent, NATIVE) >> INDEX_BITS) & MAX_PLACE_RANK
-        given = tl.load(pair + (depth * K + rank) * K + child, mask=real, other=0.0)
-        edge = edge + given if HAS_UNARY else given
-    bits = (base + tl.where(edge < 0.0, -edge, 0.0)).to(tl.int32, bitcast=True)  # NaN and what is above 0 count as 0
+    if EDGE_COUNT > 0:
+        row = depth * K + rank if HAS_PAIR else depth + rank
+        within = tl.where(real, row * K + child, 0)
+        edge = get(words, EDGES + within, NATIVE).to(tl.float32, bitcast=True)
+    else:
+        edge = cost_of(edge_scores(unary, pair, depth, rank, child, real, K, HAS_UNARY, HAS_PAIR))
+    bits = (base + edge).to(tl.int32, bitcast=True)
     place = (((depth << PLACE_RANK_BITS) | child) << INDEX_BITS) | parent
     return bits, place, real & (bits <= limit)
 
@@ -192,8 +243,8 @@ def dropped(words, begin, end, limit, step, CHUNK: tl.constexpr, NATIVE: tl.cons
 
 @triton.jit
 def list_nodes(unary, pair, words, step, D: tl.constexpr, K: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr,
-               CHUNK: tl.constexpr, LISTED: tl.constexpr, HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr,
-               NATIVE: tl.constexpr, WARPS: tl.constexpr, PROFILE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+               CHUNK: tl.constexpr, LISTED: tl.constexpr, EDGE_COUNT: tl.constexpr, HAS_UNARY: tl.constexpr,
+               HAS_PAIR: tl.constexpr, NATIVE: tl.constexpr, WARPS: tl.constexpr, PROFILE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """List every node that may be in the tree, the anchor at 0. End of the list (above LISTED: too many), limit, the
     next step."""
     TRIGGER: tl.constexpr = N + max(N // 4, 16)
@@ -205,8 +256,8 @@ def list_nodes(unary, pair, words, step, D: tl.constexpr, K: tl.constexpr, N: tl
     while (begin < end) & (depth < D) & (end <= LISTED):
         start, filled = begin, end
         while (start < end) & (filled <= LISTED):
-            bits, place, keep = children(unary, pair, words, start, end, limit, depth, item, D, K, WIDTH, HAS_UNARY,
-                                         HAS_PAIR, NATIVE)  # fmt: skip
+            bits, place, keep = children(unary, pair, words, start, end, limit, depth, item, EDGE_COUNT, K, WIDTH,
+                                         HAS_UNARY, HAS_PAIR, NATIVE)  # fmt: skip
             at = filled + claimed(words, COUNTERS, step, keep, NATIVE, WARPS)
             fits = keep & (at < LISTED)
             put(words, COSTS + at, bits, fits, NATIVE)
@@ -341,13 +392,13 @@ def sort_nodes(words, picked, scores, count, step, N: tl.constexpr, SORTED: tl.c
 @triton.jit
 def choose(unary, pair, picked, scores, work, clocks, D: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
            WIDTH: tl.constexpr, POP_WIDTH: tl.constexpr, CHUNK: tl.constexpr, LISTED: tl.constexpr,
-           SORTED: tl.constexpr, SIZE: tl.constexpr, HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr,
-           MAY_END: tl.constexpr, NATIVE: tl.constexpr, WARPS: tl.constexpr, EARLY: tl.constexpr,
-           PROFILE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+           SORTED: tl.constexpr, SIZE: tl.constexpr, EDGE_COUNT: tl.constexpr, HAS_UNARY: tl.constexpr,
+           HAS_PAIR: tl.constexpr, MAY_END: tl.constexpr, NATIVE: tl.constexpr, WARPS: tl.constexpr,
+           EARLY: tl.constexpr, PROFILE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """picked [B, N]: packed keys in order, -1 where the lattice is used up; scores [B, N]. One program a request.
 
     work: the list where there is no shared memory (NATIVE false). clocks [B, 2 * phases] int64: with PROFILE, cycles
-    and visits of each phase. SIZE: words of the list and what goes with it.
+    and visits of each phase. SIZE: words of shared memory; EDGE_COUNT of them for the lattice, or 0.
     """
     if EARLY:
         gdc_launch_dependents()
@@ -367,19 +418,19 @@ def choose(unary, pair, picked, scores, work, clocks, D: tl.constexpr, K: tl.con
         put(words, CLOCKS + clear, clear * 0, clear < 2 + 4 * 10, NATIVE)
         tl.debug_barrier()
         mark(words, CLOCKS, START, PROFILE)
-    # Meant to bring the lattice into the L1 cache. It does not: ptxas drops these loads (README, measured facts). They
-    # stay until a build without them has been timed, so that this is a build that was.
-    if HAS_PAIR and D * K * K <= WARM_LIMIT:
+    if EDGE_COUNT > 0:
+        keep_edges(unary, pair, words, EDGE_COUNT, K, 32 * WARPS, HAS_UNARY, HAS_PAIR, NATIVE)
+    elif HAS_PAIR and D * K * K <= WARM_LIMIT:  # into the L1 cache: every depth would wait for the L2 otherwise
         worst = tl.zeros([CHUNK], tl.float32)
         for start in tl.static_range(0, D * K * K, CHUNK):
             read = start + tl.arange(0, CHUNK)
             worst = tl.maximum(worst, tl.load(pair + read, mask=read < D * K * K, other=0.0))
-        read_ahead(worst.to(tl.int32, bitcast=True), NATIVE)
+        read_ahead(words, SPARE, worst.to(tl.int32, bitcast=True), NATIVE)
     tl.debug_barrier()
     mark(words, CLOCKS, WARM, PROFILE)
     step = tl.program_id(0) * 0  # a scalar of the device, where a Python 0 would not do in the interpreter
-    end, limit, step = list_nodes(unary, pair, words, step, D, K, N, WIDTH, CHUNK, LISTED, HAS_UNARY, HAS_PAIR, NATIVE,
-                                  WARPS, PROFILE)  # fmt: skip
+    end, limit, step = list_nodes(unary, pair, words, step, D, K, N, WIDTH, CHUNK, LISTED, EDGE_COUNT, HAS_UNARY,
+                                  HAS_PAIR, NATIVE, WARPS, PROFILE)  # fmt: skip
     count, step = gathered(words, tl.minimum(end, LISTED), limit, step, CHUNK, SORTED, NATIVE, WARPS)
     mark(words, CLOCKS, GATHER, PROFILE)
     if (end <= LISTED) & (count <= SORTED):
