@@ -57,7 +57,7 @@ def takes(x: torch.Tensor, z: torch.Tensor | None, weight: torch.Tensor) -> bool
     if z is None or x.ndim != 2 or z.shape != x.shape or weight.shape != x.shape[1:]:
         return False
     width = x.shape[1]
-    if width & (width - 1) or not 32 <= width <= 256:
+    if width & (width - 1) or not 32 <= width <= 128:
         return False
     return all(t.stride(-1) == 1 for t in (x, z, weight)) and x.shape[0] > 0
 

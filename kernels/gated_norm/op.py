@@ -18,7 +18,7 @@ def norm(
     """`[M, N]` of x's type.
 
     Args:
-        x, z: `[M, N]` with dense rows, N a power of two from 32 to 256.
+        x, z: `[M, N]` with dense rows, N a power of two from 32 to 128.
         weight: `[N]`.
 
     Raises:

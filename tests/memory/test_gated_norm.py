@@ -1,0 +1,61 @@
+"""The entry `gated-norm`: its copy of kernels/, its switch, and, with SGLang's wheel, its contracts in the tree it gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specpilot_cli.core.paths import share_dir
+from specpilot_cli.engine.sglang.source import init_sglang
+from specpilot_cli.memory.apply import materialise, plan
+from specpilot_cli.memory.contracts import contract_fault
+from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.room import open_room
+from specpilot_cli.memory.variants import load_variants, server_words
+
+pytest.importorskip("triton")
+
+ENTRY = share_dir("memory") / "sglang-0.5.20" / "gated-norm"
+COPY = "sglang/kernels/ops/attention/fla/layernorm_gated_few_rows.py"
+WHEEL = os.environ.get("SGLANG_TEST_WHEEL")
+
+
+def test_the_copy_is_the_kernel_byte_for_byte(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", f"--include={COPY}", str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
+    kernel = share_dir("kernels") / "gated_norm" / "kernel.py"
+    assert (tmp_path / COPY).read_bytes() == kernel.read_bytes()
+
+
+def test_what_it_touches_and_how_it_is_switched() -> None:
+    entry, variants = load_entry(ENTRY).entry, load_variants(ENTRY)
+    assert variants is not None
+    assert entry.status == "unmeasured" and entry.delta.vary == () and len(entry.delta.paths) == 2
+    assert server_words([variants], []) == ()
+    assert server_words([variants], ["rows=0"]) == ("@env:SGLANG_GATED_NORM_ROWS=0",)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
+def test_contracts_in_the_tree_that_it_gives(tmp_path: Path) -> None:
+    stock, _ = init_sglang(tmp_path / "stock", wheel=Path(str(WHEEL)))
+    made = plan(open_room(None), ("gated-norm",), stock.path)
+    assert made.reproduces, made.first_difference
+    patched = tmp_path / "patched"
+    materialise(made, patched)
+    assert contract_fault(ENTRY, patched) is None
+
+    # each of them can fail: another kernel, another sum, another rule of who takes which call
+    for path, old, new, test in (
+        (COPY, "ahead of the reduction", "before the reduction", "test_vendored"),
+        (COPY, "tl.sum(xbar * xbar, axis=1) / N", "tl.sum(xbar * xbar / N, axis=1) * 1.0000002", "test_bits"),
+        (COPY.replace("_few_rows", ""), "and bias is None", "and True", "test_everything_else_is_stocks"),
+    ):
+        file, kept = patched / path, (patched / path).read_bytes()
+        assert kept.count(old.encode()) == 1
+        file.write_bytes(kept.replace(old.encode(), new.encode()))
+        assert test in str(contract_fault(ENTRY, patched))
+        file.write_bytes(kept)
