@@ -1,4 +1,4 @@
-"""The entry `gated-norm`: its copy of kernels/, its switch, and, with SGLang's wheel, its contracts in the tree it gives."""
+"""The entry `gated-norm`: its copy of kernels/, its switch, and its contracts in the tree that it gives."""
 
 from __future__ import annotations
 
