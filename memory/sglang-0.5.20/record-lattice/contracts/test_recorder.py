@@ -123,7 +123,7 @@ class Engine:
         if self.kind == "DFLASH":
             return base.argmax(-1), hidden, truth
         if self.kind == "DFLASH2":
-            unary, ids = base.float().topk(K, -1)
+            unary, ids = (x.flip(-1).roll(2, -1) for x in base.float().topk(K, -1))  # in no order
             before = torch.cat((anchors.view(n, 1, 1).expand(-1, 1, K), ids[:, :-1]), 1)
             scores = unary.unsqueeze(2) + torch.einsum("ndpr,ndcr->ndpc", self.left[before], self.right[ids])
             self.recorder.tap.put_selector(ids, scores)
