@@ -37,7 +37,10 @@ def record(
         int | None, typer.Option(min=2, help="Output tokens a request.", show_default="the deployment's")
     ] = None,
 ) -> None:
-    """Record a lattice at every output position of the develop requests (the sealed ones are never recorded).
+    """Record lattices of the develop requests (the sealed ones are never recorded).
+
+    The miniengine's stand at every output position, SGLang's (a worktree with the memory entry record-lattice) at
+    the engine's own steps.
 
     Example: specpilot lattice record wt/stock --positions 16 -o lattices/ && specpilot replay lattices/
     """
