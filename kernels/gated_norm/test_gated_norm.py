@@ -132,8 +132,12 @@ def test_narrow_tiles_of_the_recurrence_sum_as_stocks() -> None:
     codes = {columns: compiled.recurrence(Path(str(WHEEL)), columns) for columns in (32, 16, 8)}
     layouts = {columns: [text.split(" ", 1)[1] for text in compiled.reduction(code)] for columns, code in codes.items()}
     assert layouts[32] == layouts[16] == layouts[8] and len(layouts[32]) == 4
-    counts = {columns: compiled.arithmetic(code) for columns, code in codes.items()}
-    for name in ("add.f32", "mul.f32", "fma.rn.f32", "shfl.sync.bfly.b32"):
-        per_column = (counts[32][name] - counts[16][name]) / 16
-        assert per_column == (counts[16][name] - counts[8][name]) / 8 > 0
+    for count, names in (
+        (compiled.arithmetic, ("add.f32", "mul.f32", "fma.rn.f32", "shfl.sync.bfly.b32")),
+        (compiled.machine_arithmetic, ("FADD", "FMUL", "FFMA", "SHFL.BFLY")),
+    ):
+        counts = {columns: count(code) for columns, code in codes.items()}
+        assert all(counts[32][name] > counts[16][name] for name in names)
+        for name in set().union(*counts.values()):
+            assert (counts[32][name] - counts[16][name]) / 16 == (counts[16][name] - counts[8][name]) / 8, name
     assert compiled.resources(codes[32])["stack_bytes"] > 0 == compiled.resources(codes[8])["stack_bytes"]
