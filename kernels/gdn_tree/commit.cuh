@@ -9,7 +9,7 @@
 
 namespace commit {
 using namespace gpu;
-constexpr int COLUMNS = 32;  // value columns of a warp
+constexpr int COLUMNS = 32, MARKS = 4;  // value columns of a warp; marks of the clock
 
 template <int K>
 struct Shape {
@@ -147,6 +147,7 @@ __global__ void __launch_bounds__(128, K == 128 ? 3 : 4) walk(const __grid_const
   using S = Shape<K>;
   SHARED_BYTES(bytes);
   const int head = blockIdx.x, request = blockIdx.y, layer = blockIdx.z, lane = threadIdx.x % 32;
+  MARK(p, 0, MARKS);
   const int64_t slot = p.slots[request];
   const int length = min(p.lengths[request], p.depth);
   if (slot < 0 || length <= 0) return;
@@ -164,14 +165,17 @@ __global__ void __launch_bounds__(128, K == 128 ? 3 : 4) walk(const __grid_const
   const Room room = room_of(bytes, p.depth, K);
   fill<K>(p, room, layer, request, head, length);
   __syncthreads();
+  MARK(p, 1, MARKS);
 #pragma unroll 1
   for (int at = 0; at < length; ++at)
     step<K>(h, reinterpret_cast<const float4*>(room.keys + at * K), wide(room.values[at * blockDim.x + threadIdx.x]),
             room.gate[at], lane);
+  MARK(p, 2, MARKS);
 #pragma unroll
   for (int c = 0; c < S::OWN; ++c)
 #pragma unroll
     for (int leaf = 0; leaf < S::LEAVES; ++leaf)
       if (column + c < p.height) here[c * (K / 4) + leaf * S::LANES + lane % S::LANES] = h[c][leaf];
+  MARK(p, 3, MARKS);
 }
 }  // namespace commit

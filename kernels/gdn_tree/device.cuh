@@ -35,10 +35,22 @@ struct Problem {
   bf16* out;                // [request, row, HV, V]: verify
   const int64_t* path;      // [request, depth]: commit
   const int32_t* lengths;   // [request]: commit
+  int64_t* clocks;          // [block, mark]: with GDN_TREE_CLOCKS
   int32_t layers, requests, rows, depth, heads, value_heads, width, height;
   int32_t bias_is_float, ahead;
   float scale, keys_per_value;  // the latter: key heads over value heads
 };
+
+// Thread 0's clock at the start and after each phase, in a build for measuring.
+#if defined(GDN_TREE_CLOCKS) && ON_GPU
+#define MARK(p, number, count)                                                                     \
+  if (threadIdx.x == 0) {                                                                          \
+    const int64_t block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * int64_t(blockIdx.z)); \
+    (p).clocks[block * (count) + (number)] = clock64();                                            \
+  }
+#else
+#define MARK(p, number, count)
+#endif
 
 namespace gpu {
 #if ON_GPU

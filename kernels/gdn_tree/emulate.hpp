@@ -96,11 +96,25 @@ inline void run_fiber() {
   swapcontext(&fibers[current].context, &scheduler);
 }
 
-// Which fiber runs in place `place`: in order, backwards, or with a stride that is prime to every block size.
+// Who runs next, by `order`: all lanes a turn each (0), backwards (1), with a stride prime to every block size (2), or a
+// warp as far as it comes, and then the next (3) or the one before (4).
 inline int turn_of(int place, int threads) {
-  if (order == 1) return threads - 1 - place;
+  if (order == 1 || order == 4) return threads - 1 - place;
   if (order == 2) return place * 37 % threads;
   return place;
+}
+
+// A turn for fibers [first, first + count) of the order; whether any of them is not done.
+inline bool turn(int first, int count, int threads) {
+  bool waiting = false;
+  for (int place = first; place < first + count; ++place) {
+    current = turn_of(place, threads);
+    if (fibers[current].done) continue;
+    waiting = true;
+    threadIdx = dim3(current);
+    swapcontext(&scheduler, &fibers[current].context);
+  }
+  return waiting;
 }
 
 inline void run_block(int threads, int bytes) {
@@ -117,16 +131,15 @@ inline void run_block(int threads, int bytes) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, run_fiber, 0);
   }
+  const int together = order < 3 ? threads : WARP;
   for (bool waiting = true; waiting;) {
     const long before = progress;
     waiting = false;
-    for (int place = 0; place < threads; ++place) {
-      current = turn_of(place, threads);
-      if (fibers[current].done) continue;
-      waiting = true;
-      threadIdx = dim3(current);
-      swapcontext(&scheduler, &fibers[current].context);
-    }
+    for (int first = 0; first < threads; first += together)
+      for (long last = -1; last != progress;) {
+        last = progress;
+        waiting |= turn(first, together, threads);
+      }
     if (waiting && progress == before) {
       failure = "threads wait for each other";
       return;

@@ -1,6 +1,7 @@
 """The CUDA C++ variant (`gdn_tree.cu`): verification of a layer, and one commit for all layers.
 
-Compiled by nvcc, once per source digest, GPU and key width, into the user's cache, or taken from `SPECPILOT_GDN_TREE_SO`.
+Compiled by nvcc, once per source digest, GPU and key width, into the user's cache, or taken from
+`SPECPILOT_GDN_TREE_SO` (which then serves every width: it must have been compiled for the one in use).
 Tensors on a CPU go to the same source compiled by the host's compiler (`emulate.hpp`): slow, and only for tests.
 """
 
@@ -23,6 +24,11 @@ WIDTHS = (16, 32, 64, 128)
 SHARED = ("--shared", "-Xcompiler", "-fPIC")
 HOST_FLAGS = ("-O2", "-std=c++20", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
 HOST = "host"
+PHASES = {
+    "verify": ("rows, gates, first state", "products", "coupling", "solve", "output"),
+    "commit": ("first state, rows", "steps", "store"),
+}
+"""What lies between the marks of a build that reads the clock."""
 
 
 class BuildError(RuntimeError):
@@ -35,7 +41,7 @@ class Source(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("layer", "request", "row")))
 
 
-POINTERS = ("slots", "tree", "out", "path", "lengths")
+POINTERS = ("slots", "tree", "out", "path", "lengths", "clocks")
 NUMBERS = ("layers", "requests", "rows", "depth", "heads", "value_heads", "width", "height")
 
 
@@ -52,21 +58,21 @@ class Problem(ctypes.Structure):
     )
 
 
-def command(arch: str, width: int) -> list[str]:
-    """The compiler's, without its output; arch such as "90a", or `HOST`."""
-    define = f"-DGDN_TREE_WIDTH={width}"
+def command(arch: str, width: int, clocks: bool = False) -> list[str]:
+    """The compiler's, without its output; arch such as "90a", or `HOST`. clocks: the build that reads the clock."""
+    defines = (f"-DGDN_TREE_WIDTH={width}", *(("-DGDN_TREE_CLOCKS",) if clocks else ()))
     if arch == HOST:
-        return [os.environ.get("CXX", "g++"), *HOST_FLAGS, define, str(SOURCES[0])]
+        return [os.environ.get("CXX", "g++"), *HOST_FLAGS, *defines, str(SOURCES[0])]
     target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    return [os.environ.get("NVCC", "nvcc"), "-O3", "-std=c++17", *SHARED, target, define, str(SOURCES[0])]
+    return [os.environ.get("NVCC", "nvcc"), "-O3", "-std=c++17", *SHARED, target, *defines, str(SOURCES[0])]
 
 
-def shared_object(arch: str, width: int) -> Path:
-    """Path of the library compiled for `arch` and keys of `width`. Raises `BuildError`."""
+def shared_object(arch: str, width: int, clocks: bool = False) -> Path:
+    """Path of the library that `command` makes. Raises `BuildError`."""
     ready = os.environ.get("SPECPILOT_GDN_TREE_SO")
-    if ready and arch != HOST:
+    if ready and arch != HOST and not clocks:
         return Path(ready)
-    words = command(arch, width)
+    words = command(arch, width, clocks)
     sources = b"".join(path.read_bytes() for path in SOURCES)
     digest = hashlib.sha256("\0".join(words[1:-1]).encode() + sources).hexdigest()
     target = cache_folder() / f"gdn_tree-{digest[:16]}.so"
@@ -92,9 +98,9 @@ def cache_folder() -> Path:
 
 
 @cache
-def library(arch: str, width: int) -> ctypes.CDLL:
+def library(arch: str, width: int, clocks: bool = False) -> ctypes.CDLL:
     """The loaded calls. Raises `BuildError`."""
-    loaded = ctypes.CDLL(str(shared_object(arch, width)))
+    loaded = ctypes.CDLL(str(shared_object(arch, width, clocks)))
     loaded.gdn_tree_verify.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.gdn_tree_commit.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     loaded.gdn_tree_verify.restype = loaded.gdn_tree_commit.restype = ctypes.c_int
@@ -128,8 +134,10 @@ def _aligned(x: Inputs) -> Inputs:
     def fits(tensor: torch.Tensor) -> bool:
         return tensor.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in tensor.stride()[:3])
 
-    parts = {name: getattr(x, name) for name in ("q", "k", "v")}
-    return replace(x, **{name: t if fits(t) else t.clone(memory_format=torch.contiguous_format) for name, t in parts.items()})
+    def aligned(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if fits(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+    return replace(x, q=aligned(x.q), k=aligned(x.k), v=aligned(x.v))
 
 
 def _source(name: str, tensor: torch.Tensor) -> Source:
@@ -161,6 +169,12 @@ def _problem(x: Inputs, state: torch.Tensor) -> Problem:
     return found
 
 
+def _calls(problem: Problem, device: torch.device, clocks: torch.Tensor | None) -> ctypes.CDLL:
+    if clocks is not None:
+        problem.clocks = clocks.data_ptr()
+    return library(arch_of(device), problem.width, clocks is not None)
+
+
 def _stream(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
@@ -178,8 +192,12 @@ def verify(
     tree: torch.Tensor,
     scale: float,
     out: torch.Tensor | None = None,
+    clocks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `op.verify`; into `out` where it is given, contiguous.
+
+    Args:
+        clocks: `[blocks, marks]` int64, written by the build that reads the clock: cycles around `PHASES`.
 
     Raises:
         BuildError: no library.
@@ -192,13 +210,19 @@ def verify(
         out = torch.empty(x.v.shape[1:], dtype=x.v.dtype, device=x.v.device)
     slots, tree = slots.int().contiguous(), tree.long().contiguous()
     problem.slots, problem.tree, problem.out, problem.scale = slots.data_ptr(), tree.data_ptr(), out.data_ptr(), scale
-    calls, device = library(arch_of(state.device), problem.width), state.device
+    calls, device = _calls(problem, state.device, clocks), state.device
     _launched("verify", calls.gdn_tree_verify(ctypes.byref(problem), _stream(device)), problem)
     return out
 
 
 def commit_layers(
-    x: Inputs, state: torch.Tensor, slots: torch.Tensor, path: torch.Tensor, lengths: torch.Tensor, ahead: bool = True
+    x: Inputs,
+    state: torch.Tensor,
+    slots: torch.Tensor,
+    path: torch.Tensor,
+    lengths: torch.Tensor,
+    ahead: bool = True,
+    clocks: torch.Tensor | None = None,
 ) -> None:
     """See `op.commit_layers`; raises as `verify` does. ahead: blocks fetch the state of later ones into the cache."""
     x = _aligned(x)
@@ -206,7 +230,7 @@ def commit_layers(
     slots, path, lengths = slots.int().contiguous(), path.long().contiguous(), lengths.int().contiguous()
     problem.slots, problem.path, problem.lengths = slots.data_ptr(), path.data_ptr(), lengths.data_ptr()
     problem.depth = path.shape[1]
-    calls, device = library(arch_of(state.device), problem.width), state.device
+    calls, device = _calls(problem, state.device, clocks), state.device
     _launched("commit", calls.gdn_tree_commit(ctypes.byref(problem), int(ahead), _stream(device)), problem)
 
 

@@ -1,7 +1,8 @@
 """The `cuda` variant against float64 within the bound of `cases.py`, on a GPU or on a CPU (`emulate.hpp`).
 
 python native_cases.py cpu
-python native_cases.py cuda     # also bit for bit against the `path` variant's commit
+python native_cases.py cuda       # also bit for bit against the `path` variant's commit
+python native_cases.py cuda few   # small enough for compute-sanitizer
 """
 
 import itertools
@@ -30,14 +31,17 @@ ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64)
 
 
 def plan(device: str) -> Iterator[tuple[Size, str, str]]:
-    """Sizes with trees and values: every pair on small ones, every number of rows, and the engine's sizes."""
-    yield from ((size, *pair) for size, pair in itertools.product(SMALL if device == "cpu" else SMALL[:1], EVERY))
+    """Sizes with trees and values: every pair on a small one, every number of rows, and the engine's sizes."""
+    yield from ((SMALL[0], *pair) for pair in EVERY)
+    for size in SMALL[1:] if device == "cpu" else []:
+        yield from ((size, *pair) for pair in EVERY[::3])
     for number, rows in enumerate(ROWS):
         yield ((2, rows, (1, 2), (128, 32)), *EVERY[number * 7 % len(EVERY)])
     if device == "cpu":
         yield ((1, 20, (2, 2), (128, 128)), "random", "plain")
-    else:
-        yield from ((size, *pair) for size, pair in itertools.product(ENGINE, EVERY))
+        return
+    yield from ((ENGINE[0], *pair) for pair in EVERY)
+    yield from ((size, *pair) for size in ENGINE[1:] for pair in EVERY[::2])
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ def step_of(size: Size, tree: str, values: str, seed: int, device: str, layers: 
     drawn = [cases.draw(tree, values, *size, seed=seed * 100 + layer, device=device) for layer in range(layers)]
     x = laid_out([case.x for case in drawn], ODD if seed % 2 else ALIGNED)
     state = torch.stack([case.state for case in drawn])
-    alike = {"slots": drawn[0].slots, "parents": drawn[0].parents}
-    views = [replace(case, x=x.layer(i), state=state[i], **alike) for i, case in enumerate(drawn)]
+    slots, parents = drawn[0].slots, drawn[0].parents
+    views = [replace(c, x=x.layer(i), state=state[i], slots=slots, parents=parents) for i, c in enumerate(drawn)]
     return Step(x, state, views)
 
 
@@ -64,9 +68,9 @@ def laid_out(layers: list[Inputs], pad: int) -> Inputs:
     parts = [torch.stack([getattr(x, name).flatten(2) for x in layers]) for name in ("q", "k", "v")]
     widths = [part.shape[-1] for part in parts]
     rows = torch.cat([*parts, parts[0].new_full((*parts[0].shape[:3], pad), float("nan"))], -1).bfloat16()
-    views = rows.split([*widths, pad], -1)[:3]
+    views = torch.split(rows, [*widths, pad], -1)[:3]
     heads = [getattr(layers[0], name).shape[2:] for name in ("q", "k", "v")]
-    q, k, v = (view.unflatten(-1, shape) for view, shape in zip(views, heads, strict=True))
+    q, k, v = (torch.unflatten(view, -1, shape) for view, shape in zip(views, heads, strict=True))
     a, b, dt_bias = (torch.stack([getattr(x, name) for x in layers]).bfloat16() for name in ("a", "b", "dt_bias"))
     return Inputs(q, k, v, a, b, torch.stack([x.a_log.float() for x in layers]), dt_bias)
 
@@ -109,11 +113,12 @@ def shares(device: str, wanted: Iterable[tuple[Size, str, str]]) -> Iterator[tup
             yield what, share, name
 
 
-def main(device: str) -> int:
+def main(device: str, few: bool = False) -> int:
     """Print how much of the bound is used, and what is wrong. Nonzero where anything is."""
     largest: dict[str, float] = {}
     wrong, count = [], 0
-    for what, share, name in shares(device, plan(device)):
+    wanted = itertools.islice(plan(device), 0, 38, 5) if few else plan(device)
+    for what, share, name in shares(device, wanted):
         count += 1
         largest[what] = max(share, largest.get(what, 0.0))
         if not share <= 1:
@@ -125,4 +130,4 @@ def main(device: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main(sys.argv[1], few="few" in sys.argv[2:]))

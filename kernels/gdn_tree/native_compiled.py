@@ -15,7 +15,8 @@ if __name__ == "__main__":
 from specpilot_kernels.gdn_tree import native
 
 LINES = re.compile(
-    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers",
+    re.DOTALL,
 )
 NAME = re.compile(r"(walk|solve_tree)I(?:Li(\d+)E)?Li(\d+)E")
 

@@ -32,7 +32,7 @@ def order() -> Iterator[ctypes.CDLL]:
 def test_within_the_bound_on_every_tree_and_width(capsys: pytest.CaptureFixture[str]) -> None:
     assert native_cases.main("cpu") == 0, capsys.readouterr().out
     said = capsys.readouterr().out
-    assert ", 0 wrong" in said and int(said.split()[0]) >= 170
+    assert ", 0 wrong" in said and int(said.split()[0]) >= 100
 
 
 @pytest.mark.gpu
@@ -47,12 +47,12 @@ def test_on_the_device() -> None:
 
 @needs_compiler
 def test_the_order_of_threads_changes_no_bit(order: ctypes.CDLL) -> None:
-    """What a missing barrier would break: backwards, and with a stride, to the same bits."""
+    """What a missing barrier would break: backwards, with a stride, warp by warp, to the same bits."""
     step = native_cases.step_of((2, 37, (1, 2), (128, 64)), "random", "plain", 3, "cpu", 2)
     case = step.layers[0]
     path, lengths = cases.drawn_path(case, 4)
     found = []
-    for turn in range(3):
+    for turn in range(5):
         order.gdn_tree_order(turn)
         state = step.state.clone()
         native.commit_layers(step.x, state, case.slots, path, lengths)
@@ -99,7 +99,7 @@ def walked(case: cases.Case, rows: list[int], calls: ctypes.CDLL) -> torch.Tenso
 
 @needs_compiler
 def test_commit_has_the_bits_of_the_engines_order(order: ctypes.CDLL) -> None:
-    """Lanes hold other columns than the engine's kernel; every sum is still added in its order. A changed order shows."""
+    """Lanes hold other columns than in the engine's kernel, every sum is added in its order. A changed order shows."""
     step = native_cases.step_of((1, 12, (1, 2), (128, 128)), "chain", "plain", 1, "cpu", 1)
     case, state = step.layers[0], step.state.clone()
     path, lengths = torch.arange(12)[None], torch.tensor([11], dtype=torch.int32)
@@ -114,7 +114,8 @@ def test_commit_has_the_bits_of_the_engines_order(order: ctypes.CDLL) -> None:
 def test_gates_against_float64() -> None:
     """Softplus and its linear part, within the roundings of six float32 operations."""
     calls = native.library(native.HOST, 128)
-    for a, b, a_log, bias in ((0.5, -1.0, -1.0, 0.25), (-9.0, 3.0, 1.0, -2.0), (30.0, 0.0, -3.0, 1.0), (19.9, 8.0, 0.0, 0.0)):
+    drawn = [(0.5, -1.0, -1.0, 0.25), (-9.0, 3.0, 1.0, -2.0), (30.0, 0.0, -3.0, 1.0), (19.9, 8.0, 0.0, 0.0)]
+    for a, b, a_log, bias in drawn:
         decay, beta = ctypes.c_float(), ctypes.c_float()
         calls.gdn_tree_gates(*map(ctypes.c_float, (a, b, a_log, bias)), ctypes.byref(decay), ctypes.byref(beta))
         soft = torch.nn.functional.softplus(torch.tensor(a + bias, dtype=torch.float64), threshold=20.0)

@@ -8,7 +8,7 @@
 
 namespace verify {
 using namespace gpu;
-constexpr int COLUMNS = 32, THREADS = 128, WARPS = THREADS / 32;
+constexpr int COLUMNS = 32, THREADS = 128, WARPS = THREADS / 32, MARKS = 6;
 constexpr int COLUMN_STRIDE = COLUMNS + 8;  // pairs of 8 rows x 4 lanes in different banks
 
 // Shared memory for N rows (a multiple of 16) of K.
@@ -160,7 +160,7 @@ INLINE void store_right(Room<N, K>& room, const Sums<N>& sums, const uint32_t (&
     }
 }
 
-// What row i takes of row j: for its update and for its output; zero where j is no ancestor.
+// What row i takes of row j: for its update, which never reads i = j, and for its output; zero where j is no ancestor.
 template <int N, int K>
 INLINE void store_pairs(Room<N, K>& room, const Sums<N>& sums, float scale) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -177,7 +177,7 @@ INLINE void store_pairs(Room<N, K>& room, const Sums<N>& sums, float scale) {
         const float decay = exponential(above ? add(room.decay_to[i], -room.decay_to[j]) : -INFINITY);
         const float both = mul(decay, room.inverse[j]);
         const float taken = mul(mul(both, mul(room.beta[i], room.inverse[i])), sums.pairs[tile][own][place]);
-        room.coupling[j * Room<N, K>::PAIR + i] = i == j ? 0.0f : taken;
+        room.coupling[j * Room<N, K>::PAIR + i] = taken;
         const float of_query = sums.pairs[N / 16 + tile][own][place];
         room.read[j * Room<N, K>::PAIR + i] = mul(mul(both, mul(room.inverse[N + i], scale)), of_query);
       }
@@ -289,6 +289,7 @@ __global__ void __launch_bounds__(THREADS) solve_tree(const __grid_constant__ Pr
   Room<N, K>& room = *reinterpret_cast<Room<N, K>*>(bytes);
   const int first = blockIdx.x * COLUMNS, head = blockIdx.y, request = blockIdx.z;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  MARK(p, 0, MARKS);
   const int64_t slot = p.slots[request];
   fill_rows<N, K>(p, room.rows, p.k, request, key_head(p, head));
   fill_rows<N, K>(p, room.rows + N * Room<N, K>::ROW, p.q, request, key_head(p, head));
@@ -299,15 +300,20 @@ __global__ void __launch_bounds__(THREADS) solve_tree(const __grid_constant__ Pr
   fill_gates<N, K>(p, room, request, head);
   copied();
   __syncthreads();
+  MARK(p, 1, MARKS);
   fill_decay<N, K>(room);
   fill_inverse<N, K>(room);
   Sums<N> sums = {};
   products<N, K>(room, state, sums);
   __syncthreads();
+  MARK(p, 2, MARKS);
   store_right<N, K>(room, sums, values, p.scale);
   store_pairs<N, K>(room, sums, p.scale);
   __syncthreads();
+  MARK(p, 3, MARKS);
   solve<N, K>(room);
+  MARK(p, 4, MARKS);
   store_output<N, K>(p, room, request, head, first);
+  MARK(p, 5, MARKS);
 }
 }  // namespace verify

@@ -1,0 +1,127 @@
+"""The `cuda` variant beside Triton's, all GDN layers of a Qwen3.8-27B step: `python bench_native.py --out FILE`.
+
+Checks first (`native_cases.py`, the commit's bits against `path`'s too) and times nothing where anything is wrong.
+Every candidate of a size is one CUDA graph of 48 layers on the same rows and states, replayed in turn (`bench.py` has
+the method); the commit of all layers is one launch. Every layer has rows and states of its own, as in a step. Last, the
+cycles of each phase at one request and 32 rows, from a build that reads the clock.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_testing"))
+
+import torch
+from mount import mount
+
+mount()
+from specpilot_kernels.gdn_tree import bench, native, native_cases, op, triton_path, triton_wy  # noqa: E402
+
+SIZES = "1x8,1x16,1x32,1x48,8x32,24x32"
+Calls = list[Callable[[], object]]
+
+
+def candidates(step: native_cases.Step) -> dict[str, Calls]:
+    """Calls of every candidate, one a layer, or one for all layers."""
+    found: dict[str, Calls] = {name: [] for name in ("verify cuda", "verify wy", "commit path", "commit wy")}
+    requests, rows = step.layers[0].parents.shape
+    slots, depth = step.layers[0].slots, min(bench.DEPTH + 1, rows)
+    tree = op.ancestors(step.layers[0].parents)
+    path = torch.arange(depth, device="cuda").expand(requests, depth).contiguous()
+    lengths = torch.full((requests,), depth, dtype=torch.int32, device="cuda")
+    for case in step.layers:
+        given = (case.x, case.state, slots)
+        found["verify cuda"].append(partial(native.verify, *given, tree, case.scale))
+        found["verify wy"].append(partial(triton_wy.verify, *given, tree, case.scale))
+        found["commit path"].append(partial(triton_path.commit, *given, path, lengths))
+        found["commit wy"].append(partial(triton_wy.commit, *given, path, lengths))
+    for name, ahead in (("commit cuda", True), ("commit cuda, nothing ahead", False)):
+        found[name] = [partial(native.commit_layers, step.x, step.state, slots, path, lengths, ahead=ahead)]
+    return found
+
+
+def step_at(requests: int, rows: int) -> native_cases.Step:
+    """`bench.problem` with rows and states of its own for every layer."""
+    drawn = bench.problem(requests, rows, 0)
+    x = native_cases.laid_out([drawn.x] * bench.LAYERS, native_cases.ALIGNED)
+    state = torch.randn(bench.LAYERS, *drawn.state.shape, device="cuda") * 0.3
+    return native_cases.Step(x, state, [replace(drawn, x=x.layer(i), state=state[i]) for i in range(bench.LAYERS)])
+
+
+def phases() -> dict[str, dict[str, float]]:
+    """Median cycles of every phase over the blocks of one launch, thread 0's view; the second of two launches."""
+    step = step_at(1, 32)
+    case, found = step.layers[0], {}
+    path = torch.arange(bench.DEPTH + 1, device="cuda")[None]
+    lengths = torch.full((1,), bench.DEPTH + 1, dtype=torch.int32, device="cuda")
+    tree, state = op.ancestors(case.parents), step.state
+    for name, names in native.PHASES.items():
+        blocks = case.x.v.shape[2] * (bench.LAYERS if name == "commit" else case.x.v.shape[3] // 32)
+        clocks = torch.zeros(blocks, len(names) + 1, dtype=torch.int64, device="cuda")
+        for _ in range(2):
+            if name == "commit":
+                native.commit_layers(step.x, state, case.slots, path, lengths, clocks=clocks)
+            else:
+                native.verify(case.x, case.state, case.slots, tree, case.scale, clocks=clocks)
+        each = clocks.diff(dim=1).double().median(0).values.tolist()
+        found[name] = dict(zip(names, each, strict=True))
+    return found
+
+
+def copy_rate() -> float:
+    """Bytes read and written a second by a large copy: what the floor is measured against."""
+    source = torch.randn(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    samples = bench.timed({"copy": bench.graph_of([lambda: target.copy_(source)])}, 10)["copy"]
+    return 2 * source.numel() * 4 / (statistics.median(samples) * 1e-6)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sizes", default=SIZES, help="requests x rows")
+    parser.add_argument("--repeats", type=int, default=30)
+    options = parser.parse_args()
+    began = time.monotonic()
+    if native_cases.main("cuda"):
+        return 1
+    print(f"checked after {time.monotonic() - began:.0f} s", flush=True)
+    rate = copy_rate()
+    body: dict[str, object] = {
+        "schema": "specpilot.kernel-bench/2",
+        "created": datetime.now(timezone.utc).isoformat(),
+        "environment": {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_bytes_per_s": rate},
+        "layers": bench.LAYERS,
+        "depth": bench.DEPTH,
+    }
+    timings: list[dict[str, object]] = []
+    for size in options.sizes.split(","):
+        requests, rows = map(int, size.split("x"))
+        step = step_at(requests, rows)
+        samples = bench.timed({n: bench.graph_of(calls) for n, calls in candidates(step).items()}, options.repeats)
+        medians = {name: statistics.median(values) for name, values in samples.items()}
+        state_bytes = bench.LAYERS * requests * step.state[0, 0].numel() * 4
+        floors = {"verify": state_bytes / rate * 1e6, "commit": 2 * state_bytes / rate * 1e6}
+        said = {name: round(value, 1) for name, value in medians.items()}
+        print(f"{requests} requests, {rows} rows, us:", said, {n: round(f, 1) for n, f in floors.items()}, flush=True)
+        timings.append({"requests": requests, "rows": rows, "median_us": medians, "floor_us": floors})
+        timings[-1]["samples_us"] = samples
+        options.out.write_text(json.dumps({**body, "timings": timings}) + "\n")  # what is measured survives a limit
+        del step
+    body["phase_cycles"] = phases()
+    print("cycles:", body["phase_cycles"])
+    options.out.write_text(json.dumps({**body, "timings": timings}) + "\n")
+    print(f"done after {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
