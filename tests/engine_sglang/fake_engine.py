@@ -28,8 +28,10 @@ class Flags(SimpleNamespace):
     launch_command = "offline"
 
     def resolved_dict(self) -> dict[str, Any]:
-        """What was resolved."""
-        return vars(self)
+        """What was resolved, and what the plan says beside."""
+        from sglang import launch_server
+
+        return {**vars(self), **launch_server.PLAN.get("info", {})}
 
 
 class Manager:
@@ -42,13 +44,16 @@ class Manager:
 
     async def get_internal_state(self) -> list[dict[str, Any]]:
         """Of each scheduler."""
-        return [{"last_gen_throughput": 1.0, "flushed": self.flushed, "pid": os.getpid()}]
+        memory = {"weight": 1.0, "token_capacity": 4096}
+        return [{"last_gen_throughput": 1.0, "memory_usage": memory, "flushed": self.flushed}]
 
     async def flush_cache(self, timeout_s: float) -> Any:
-        """Not a second time."""
+        """Not where the plan keeps it busy."""
+        from sglang import launch_server
+
         assert timeout_s > 0, "the engine may still be busy with what it has answered"
         self.flushed += 1
-        return SimpleNamespace(success=self.flushed == 1)
+        return SimpleNamespace(success=not launch_server.PLAN.get("busy"))
 
     async def start_profile(self, request: Any) -> None:
         """Remember where the trace goes."""

@@ -15,9 +15,11 @@ import psutil
 import pytest
 from engine_sglang.fake_engine import BROKEN_OFF, DIES, REFUSED
 from engine_sglang.test_adapter import SPECULATIVE, fake_worktree, family, gone
+from engine_sglang.test_profile import GRAPHS, place
 from engine_sglang.wheels import git
 from support.cli import Cli
 
+from specpilot_cli.artifacts.io import load
 from specpilot_cli.core.errors import ExternalFailed, InputUnusable, UsageFault
 from specpilot_cli.deployment import load_deployment
 from specpilot_cli.engine.registry import adapter
@@ -27,6 +29,7 @@ from specpilot_cli.engine.sglang.server import SglangServer
 pytest.importorskip("aiohttp")  # SGLang's own; the engine's process imports it, here as there
 FAKE = Path(__file__).with_name("fake_engine.py")
 OFFLINE = "@mode:offline"
+__all__ = ["place"]  # a fixture of the server's profile
 
 
 def offline_worktree(folder: Path, **plan: Any) -> Path:
@@ -95,7 +98,7 @@ def test_it_scores_and_is_profiled_and_closing_takes_the_whole_tree_along(tmp_pa
 
 
 def test_refusals_broken_streams_and_a_crash_are_told(tmp_path: Path, model: Path) -> None:
-    server = launch(tmp_path, model)
+    server = launch(tmp_path, model, busy=True)
     processes = family(server)
     try:
         for call in (lambda: server.generate([[REFUSED]], 2), lambda: server.stream([REFUSED], 2)):
@@ -104,7 +107,6 @@ def test_refusals_broken_streams_and_a_crash_are_told(tmp_path: Path, model: Pat
             assert "planned failure" in str(raised.value)
         with pytest.raises(ExternalFailed, match="broke the stream off"):
             server.stream([BROKEN_OFF, 2], 5)
-        server.flush()
         with pytest.raises(ExternalFailed, match="answered 400"):
             server.flush()
         with pytest.raises(ExternalFailed, match="POST /generate failed") as raised:
@@ -171,9 +173,13 @@ def test_the_deployment_file_chooses(tmp_path: Path) -> None:
         resolve(("@mode:batch",))
 
 
-def test_lattice_record_and_profile_take_such_a_deployment(tmp_path: Path) -> None:
-    """The commands know nothing of the mode: `lattice record` reaches the worktree check with it."""
-    (tmp_path / "fake.toml").write_text(DEPLOYMENT.format(engine="sglang-0.5.20", mode="offline"))
-    offline_worktree(tmp_path / "wt")
-    cli = Cli(tmp_path)
-    assert "memory apply record-lattice" in cli("lattice", "record", "wt", "-d", "fake.toml", "-o", "x").expect(4).err
+def test_profile_runs_on_it(tmp_path: Path, place: dict[str, Path]) -> None:
+    """The whole command: AR and drafting servers, streams, batches, a trace."""
+    text = place["deployment"].read_text()
+    place["deployment"].write_text(text.replace("server_args", 'mode = "offline"\nserver_args'))
+    given = {"device": "cuda", "cuda_graph_config": GRAPHS, "max_running_requests": 4, "min_free_slots_delay": 1}
+    stock = offline_worktree(tmp_path / "wt", info=given, trace=str(place["trace"]))
+    Cli(tmp_path)("profile", stock, "-d", place["deployment"], "-n", "2", "--rows", "2", "-o", "p.json").expect(0)
+    body = load(str(tmp_path / "p.json"), "profile").artifact.body
+    assert body.acceptance.tau == 3.0 and len(body.step.samples_ms) == 2 * 5
+    assert body.server.info["specpilot_launch"]["mode"] == "offline" and body.deployment.server_args[0] == OFFLINE
