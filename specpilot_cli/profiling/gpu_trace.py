@@ -41,7 +41,9 @@ class Kernel:
     phase: str = ""
     """draft, verify, accept or commit; empty before `decode_steps` has placed it."""
     share_us: float = 0.0
-    """Time attributed to it: where several kernels run at once, each gets an equal part."""
+    """Time attributed to it: where kernels of several streams run at once, each stream's gets an equal part."""
+    stream: int | None = None
+    """Stream of the trace; None where it does not say."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,18 @@ def _kernels(
             origin = by_thread[thread][at] if at >= 0 else -1
             if origin >= 0 and when > passes[origin].end_us:
                 origin = -1
-            found.append(Kernel(str(event["name"]), float(event["ts"]), float(event["dur"]), origin))
+            stream = event.get("args", {}).get("stream")
+            timing = float(event["ts"]), float(event["dur"])
+            found.append(Kernel(str(event["name"]), *timing, origin, stream=None if stream is None else int(stream)))
     return sorted(found, key=lambda kernel: kernel.start_us)
 
 
 def shared_time(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Kernels in start order with `share_us`: every instant is divided among the kernels that run then."""
+    """Kernels in start order with `share_us`: every instant is divided among the streams that run something then.
+
+    Of one stream's kernels it is the earliest's: a later one that has begun already (programmatic dependent launch)
+    waits for it inside the launch, and what it does before that wait is short.
+    """
     edges = sorted({edge for k in kernels for edge in (k.start_us, k.start_us + k.dur_us)})
     shares = [0.0] * len(kernels)
     running: list[int] = []
@@ -157,8 +165,9 @@ def shared_time(kernels: Sequence[Kernel]) -> list[Kernel]:
             running.append(upcoming)
             upcoming += 1
         running = [i for i in running if kernels[i].start_us + kernels[i].dur_us > left]
-        for i in running:
-            shares[i] += (right - left) / len(running)
+        lanes = {("alone", i) if kernels[i].stream is None else ("stream", kernels[i].stream): i for i in running[::-1]}
+        for i in lanes.values():
+            shares[i] += (right - left) / len(lanes)
     return [replace(kernel, share_us=share) for kernel, share in zip(kernels, shares, strict=True)]
 
 

@@ -95,6 +95,15 @@ def test_overlapping_kernels_share_their_time() -> None:
     assert sum(shares) == pytest.approx(15.0), "the time in which anything ran"
 
 
+def test_a_kernel_that_waits_in_its_stream_has_only_what_it_adds() -> None:
+    """Programmatic dependent launch: it begins inside its predecessor and ends a little after it."""
+    kernels = [Kernel("recurrence", 0.0, 24.0, 0, stream=7), Kernel("norm", 1.0, 24.5, 0, stream=7)]
+    assert [kernel.share_us for kernel in shared_time(kernels)] == pytest.approx([24.0, 1.5])
+    beside = Kernel("other stream", 10.0, 4.0, 0, stream=8)
+    shares = {kernel.name: kernel.share_us for kernel in shared_time([*kernels, beside])}
+    assert shares == pytest.approx({"recurrence": 22.0, "norm": 1.5, "other stream": 2.0})
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"traceEvents": [{"cat": "kernel", "ph": "X"}]}', b"\x1f\x8bx"])
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t").write_bytes(content)
