@@ -40,6 +40,8 @@ class Recipe:
     eagle_depth: int = 5
     dflash2_rows: tuple[int, ...] = (8, 16)
     dspark_rows: tuple[int, ...] = (7, 15)
+    optimizer: str = "adamw"
+    """Or `muon` (PyTorch 2.9 and later): not measured at size. In the smoke run of 40 steps it needs a larger rate."""
     rate: float = 1e-3
     weight_decay: float = 0.01
     position_decay: float = 5.0

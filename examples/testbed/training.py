@@ -32,14 +32,51 @@ def rate_at(progress: float, peak: float) -> float:
     return peak * (0.02 + 0.49 * (1 + math.cos(math.pi * min(1.0, (progress - 0.04) / 0.96))))
 
 
-def optimizer_of(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW; only the backbone's matrices are decayed."""
+class Several:
+    """Optimisers that are stepped, saved and given their rate together."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Of all."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As each does it."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        """One step of each."""
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """One after the other."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Back from `state_dict`."""
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+
+
+def optimizer_of(module: nn.Module, recipe: Recipe) -> Several:
+    """AdamW; with `optimizer=muon` Muon for the backbone's matrices, at AdamW's step size. Only those are decayed."""
     table = ("codebook", "markov")
     decayed = [p for n, p in module.named_parameters() if p.dim() == 2 and not any(word in n for word in table)]
     kept = {id(p) for p in decayed}
     others = [p for p in module.parameters() if id(p) not in kept]
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=kept_on(module) == "cuda")
+    adamw = {"lr": recipe.rate, "betas": (0.9, 0.95), "fused": kept_on(module) == "cuda"}
+    plain = torch.optim.AdamW(others, weight_decay=0.0, **adamw)
+    if recipe.optimizer == "muon":
+        muon = torch.optim.Muon(
+            decayed, lr=recipe.rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
+        return Several(muon, plain)
+    return Several(torch.optim.AdamW(decayed, weight_decay=recipe.weight_decay, **adamw), plain)
 
 
 def kept_on(module: nn.Module) -> str:
