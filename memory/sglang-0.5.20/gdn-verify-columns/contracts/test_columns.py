@@ -1,4 +1,4 @@
-"""The delta chooses a tile and touches nothing else: the kernel's text is stock's, and the rule is what LIMITS.md says."""
+"""The delta chooses a tile and touches nothing else: the kernel's text is stock's; the rule is that of LIMITS.md."""
 
 import ast
 import hashlib
