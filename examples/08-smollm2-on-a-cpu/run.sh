@@ -9,6 +9,7 @@ model=$(cd "$1" && pwd)
 cd "${2:-$(mktemp -d)}"
 
 export SPECPILOT_SGLANG_PATH=$PWD/stubs
+export OMP_NUM_THREADS=1 # or the engine's own threads compete for two cores, which pair-run takes for a busy machine
 python "$here/prepare.py" "$model" # stubs/, requests.jsonl, a deployment
 
 specpilot stock init stock --engine sglang-0.5.20 ${WHEEL:+--wheel "$WHEEL"}
