@@ -98,7 +98,7 @@ def cache_folder() -> Path:
 
 
 @cache
-def library(arch: str, width: int, clocks: bool = False) -> ctypes.CDLL:
+def functions(arch: str, width: int, clocks: bool = False) -> ctypes.CDLL:
     """The loaded calls. Raises `BuildError`."""
     loaded = ctypes.CDLL(str(shared_object(arch, width, clocks)))
     loaded.gdn_tree_verify.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
@@ -172,7 +172,7 @@ def _problem(x: Inputs, state: torch.Tensor) -> Problem:
 def _calls(problem: Problem, device: torch.device, clocks: torch.Tensor | None) -> ctypes.CDLL:
     if clocks is not None:
         problem.clocks = clocks.data_ptr()
-    return library(arch_of(device), problem.width, clocks is not None)
+    return functions(arch_of(device), problem.width, clocks is not None)
 
 
 def _stream(device: torch.device) -> int:

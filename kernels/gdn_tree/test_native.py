@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def order() -> Iterator[ctypes.CDLL]:
     """The library for K = 128, whose order of threads the test may turn."""
-    calls = native.library(native.HOST, 128)
+    calls = native.functions(native.HOST, 128)
     yield calls
     calls.gdn_tree_order(0)
 
@@ -113,7 +113,7 @@ def test_commit_has_the_bits_of_the_engines_order(order: ctypes.CDLL) -> None:
 @needs_compiler
 def test_gates_against_float64() -> None:
     """Softplus and its linear part, within the roundings of six float32 operations."""
-    calls = native.library(native.HOST, 128)
+    calls = native.functions(native.HOST, 128)
     drawn = [(0.5, -1.0, -1.0, 0.25), (-9.0, 3.0, 1.0, -2.0), (30.0, 0.0, -3.0, 1.0), (19.9, 8.0, 0.0, 0.0)]
     for a, b, a_log, bias in drawn:
         decay, beta = ctypes.c_float(), ctypes.c_float()
