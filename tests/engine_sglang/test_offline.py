@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from engine_sglang.fake_engine import BROKEN_OFF, DIES, REFUSED
-from engine_sglang.test_adapter import SPECULATIVE, fake_worktree, family, gone
+from engine_sglang.test_adapter import SPECULATIVE, fake_worktree, family, gone, model
 from engine_sglang.test_profile import GRAPHS, place
 from engine_sglang.wheels import git
 from support.cli import Cli
@@ -29,7 +29,7 @@ from specpilot_cli.engine.sglang.server import SglangServer
 pytest.importorskip("aiohttp")  # SGLang's own; the engine's process imports it, here as there
 FAKE = Path(__file__).with_name("fake_engine.py")
 OFFLINE = "@mode:offline"
-__all__ = ["place"]  # a fixture of the server's profile
+__all__ = ["model", "place"]  # fixtures of the server's tests
 
 
 def offline_worktree(folder: Path, **plan: Any) -> Path:
@@ -39,14 +39,6 @@ def offline_worktree(folder: Path, **plan: Any) -> Path:
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "engine")
     return folder
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A model folder."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text('{"vocab_size": 64}')
-    return tmp_path / "model"
 
 
 def launch(tmp_path: Path, model: Path, *args: str, **plan: Any) -> SglangServer:

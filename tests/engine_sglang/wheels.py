@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from specpilot_cli.engine.sglang.manifest import Manifest, blob_id, is_source
+
 FILES = {
     "sglang/__init__.py": b"",
     "sglang/version.py": b"try:\n    from sglang._version import __version__\nexcept ImportError:\n    pass\n",
@@ -48,3 +50,26 @@ MakeWheel = Callable[..., Path]
 def git(folder: Path, *args: str) -> None:
     """Run git."""
     subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True)
+
+
+def write_clone(folder: Path) -> Path:
+    """A clone at the tag, of upstream's layout: source below python/, an executable file, a linked README, unpackaged
+    files, build products."""
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    write(folder, {f"python/{name}": data for name, data in FILES.items() if name != "sglang/README.md"})
+    write(folder, {"README.md": FILES["sglang/README.md"], "rust/Cargo.toml": b"[x]", "python/sglang/notes.rst": b"x"})
+    (folder / "python/sglang/README.md").symlink_to("../../README.md")
+    (folder / "python/sglang/srt/server.py").chmod(0o755)
+    write(folder, {".gitignore": b"*.so\n_version.py\n"})
+    git(folder, "-c", "core.autocrlf=false", "add", "-A", "--force")
+    git(folder, "commit", "-q", "-m", "release")
+    git(folder, "tag", "v0.5.20")
+    write(folder, {f"python/{name}": data for name, data in BUILT.items()})
+    return folder
+
+
+def made_up_manifest(folder: Path) -> Manifest:
+    """The made-up release's."""
+    tree = tree_of_files(folder, FILES)
+    return Manifest("0.5.20", tree, {name: blob_id(data) for name, data in FILES.items() if is_source(name)})

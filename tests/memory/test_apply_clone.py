@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engine_sglang.wheels import BUILT, FILES, git, tree_of_files, write
+from engine_sglang.wheels import FILES, git, made_up_manifest, write, write_clone
 from support.cli import Cli
 
 from specpilot_cli.core.errors import EnvironmentUnusable
-from specpilot_cli.engine.sglang.manifest import Manifest, blob_id, is_source
+from specpilot_cli.engine.sglang.manifest import Manifest
 from specpilot_cli.engine.stock import init_stock
 from specpilot_cli.memory import add as adding
 from specpilot_cli.memory import index
@@ -28,8 +28,7 @@ CHANGED["sglang/README.md"] = b"# Patched\n"
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
     """The made-up release's manifest."""
-    tree = tree_of_files(tmp_path / "manifest", FILES)
-    return Manifest("0.5.20", tree, {name: blob_id(data) for name, data in FILES.items() if is_source(name)})
+    return made_up_manifest(tmp_path / "manifest")
 
 
 @pytest.fixture
@@ -49,19 +48,7 @@ def room(tmp_path: Path) -> Room:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone at the tag, of upstream's layout: an executable source, a link, files outside of the package."""
-    folder = tmp_path / "clone"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    write(folder, {f"python/{name}": data for name, data in FILES.items() if name != "sglang/README.md"})
-    write(folder, {"README.md": FILES["sglang/README.md"], "rust/Cargo.toml": b"[x]", "python/sglang/notes.rst": b"x"})
-    (folder / "python/sglang/README.md").symlink_to("../../README.md")
-    (folder / "python/sglang/srt/server.py").chmod(0o755)
-    write(folder, {".gitignore": b"*.so\n_version.py\n"})
-    git(folder, "-c", "core.autocrlf=false", "add", "-A", "--force")
-    git(folder, "commit", "-q", "-m", "release")
-    git(folder, "tag", "v0.5.20")
-    write(folder, {f"python/{name}": data for name, data in BUILT.items()})
-    return folder
+    return write_clone(tmp_path / "clone")
 
 
 def status(clone: Path) -> str:
