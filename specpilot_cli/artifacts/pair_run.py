@@ -12,6 +12,7 @@ from specpilot_cli.artifacts.profile import Tau
 from specpilot_cli.artifacts.verdict import Verdict
 
 Arm = Literal["stock", "candidate"]
+Placement = Literal["resident", "restart", "swap"]
 
 
 class Design(Record):
@@ -21,13 +22,20 @@ class Design(Record):
     """One entry a block, such as A B B A; mirrored on every second batch (resident) or repeat (restart)."""
     repeats: Annotated[int, Field(ge=1)]
     """Times that the order is run through."""
-    placement: Literal["resident", "restart"]
-    """resident: both servers stay up and a block is one batch; restart: a block is a fresh server and every batch."""
+    placement: Placement
+    """resident: both servers stay up and a block is one batch; restart: a block is a fresh server and every batch;
+    swap: as restart, but the two blocks of a pair run at once, the first on the first device, the second on the
+    second, so that A B B A exchanges the devices."""
+    devices: tuple[Count, ...] = ()
+    """swap: the two devices' indices (GPUs; CPUs of a deployment on a CPU). Else empty: those that are visible."""
     starts: Annotated[int, Field(ge=1)] = 1
     """Resident: times that both servers are started anew during the run, the batches shared out among the starts.
     With 1, how the two servers happened to start is in the gain but not in its interval."""
     concurrencies: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
     """Requests in flight; each value is a cell of its own in the gain."""
+    batches: Annotated[int, Field(ge=1)] | None = None
+    """At most so many batches of each size and benchmark: with large ones beside single requests, the requests that
+    fill the large ones need not all be sent alone."""
     warmup_requests: Count
     """Unrecorded requests after each server start, with prompts that are not measured."""
     cooldown_s: NonNegative
@@ -52,6 +60,8 @@ class Sample(Record):
     """Index of the batch within its concurrency: the unit that is paired and resampled."""
     start: Count = 0
     """Resident: which start of the two servers answered. A resumed run counts on from those before it."""
+    device: Count | None = None
+    """Index of the device that the arm's server had to itself (swap); None: the design gives no devices."""
     started_s: NonNegative
     """Since the pair-run's first request."""
     wall_s: Positive
@@ -101,6 +111,13 @@ class Estimate(Record):
     method: str
 
 
+class AtConcurrency(Record):
+    """The gain of the cells of one batch size."""
+
+    concurrency: Annotated[int, Field(ge=1)]
+    gain: Estimate
+
+
 class ArmSummary(Record):
     """One arm over all its samples."""
 
@@ -140,6 +157,12 @@ class PairRunBody(Record):
     outputs: tuple[Output, ...] = ()
     summary: dict[Arm, ArmSummary] = Field(default_factory=dict)
     gain: Estimate | None = None
+    by_concurrency: tuple[AtConcurrency, ...] = ()
+    """Where there are several batch sizes: the gain of each. The verdict is about `gain`, all of them together."""
+    device_ratio: Estimate | None = None
+    """swap: speed of the second device over the first, for the same server; it is not in the gain."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs in the order of their indices, as the driver gives them; empty without one."""
     noise: NonNegative | None = None
     """What the bar takes twice: of this run when `purpose` is noise, else of `noise_source` (scaled up where that had
     more requests). 0.01 = 1 %."""

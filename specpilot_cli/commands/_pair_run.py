@@ -24,6 +24,7 @@ from specpilot_cli.core.preload import preload_gate
 from specpilot_cli.deployment import Deployment, RequestSet, load_deployment, load_requests
 from specpilot_cli.engine.base import Server
 from specpilot_cli.engine.flags import autoregressive
+from specpilot_cli.engine.process import visible_gpus
 from specpilot_cli.engine.registry import adapter
 
 STARTS = 8
@@ -57,9 +58,11 @@ def with_starts(design: Design, asked: int | None, requests: int) -> Design:
     Raises:
         UsageFault: more than there are requests for, or a placement that has its own.
     """
-    if design.placement == "restart":
+    if design.placement != "resident":
         if asked is not None:
-            raise UsageFault("--starts is for --placement resident.", "With restart every block is a fresh server.")
+            raise UsageFault(
+                "--starts is for --placement resident.", f"With {design.placement} every block is a fresh server."
+            )
         return design
     if asked is not None and asked > requests * design.repeats:
         raise UsageFault(f"{asked} starts for {requests * design.repeats} requests.", "", "Ask for fewer --starts.")
@@ -80,7 +83,12 @@ def _sides(asked: Asked, deployment: Deployment) -> dict[Arm, Side]:
 
 
 def _start(
-    asked: Asked, deployment: Deployment, requests: RequestSet, sides: dict[Arm, Side], noise_source: str | None
+    asked: Asked,
+    deployment: Deployment,
+    requests: RequestSet,
+    sides: dict[Arm, Side],
+    noise_source: str | None,
+    gpus: tuple[str, ...],
 ) -> PairRunBody:
     design = with_starts(asked.design, asked.starts, len(requests.requests))
     return PairRunBody(
@@ -94,6 +102,7 @@ def _start(
         server_args=asked.server_args,
         candidate_args=asked.candidate_args,
         boot=boot_id(),
+        gpus=gpus,
         noise_source=noise_source,
         fresh=fresh_prompts(requests.requests, asked.design.fresh_prompts) if asked.purpose == "gain" else (),
     )
@@ -124,6 +133,18 @@ def _resumed(
     return body.model_copy(update={name: getattr(there, name) for name in kept}), old
 
 
+def _watched(deployment: Deployment, design: Design) -> gpu.GpuReader:
+    if deployment.record.gpu == "cpu":
+        return gpu.NoGpu()
+    return gpu.NvmlReader(visible_gpus(), design.devices)
+
+
+def _at_once(body: PairRunBody) -> bool:
+    """Whether both servers may start side by side: on one GPU only where neither sizes its cache by what is free."""
+    flags = (*body.deployment.server_args, *body.server_args)
+    return body.deployment.gpu == "cpu" or "--max-total-tokens" in flags
+
+
 def carry_out(asked: Asked) -> tuple[PairRunBody, Writer]:
     """Check, measure, write.
 
@@ -135,10 +156,12 @@ def carry_out(asked: Asked) -> tuple[PairRunBody, Writer]:
     noise: Loaded[PairRunArtifact] | None = load(asked.noise_from, "pair-run") if asked.noise_from else None
     environment = this_environment()
     sides = _sides(asked, deployment)
-    body = _start(asked, deployment, requests, sides, noise.source.sha256 if noise else None)
+    watched = _watched(deployment, asked.design)
+    gpus = watched.uuids() if isinstance(watched, gpu.NvmlReader) else ()
+    body = _start(asked, deployment, requests, sides, noise.source.sha256 if noise else None, gpus)
     body = _with_noise(body, noise, environment)
     body, old = _resumed(asked, body, requests, environment)
-    instruments = Instruments(gpus=gpu.NoGpu() if deployment.record.gpu == "cpu" else gpu.NvmlReader())
+    instruments = Instruments(gpus=watched)
     if asked.resume == "-" and asked.out is None:
         raise InputUnusable("A run resumed from stdin needs a place.", "", "Give -o PATH.")
     writer = Writer(asked.out or asked.resume, "pair-run")
@@ -159,8 +182,8 @@ def _measure(
     logs = cache_dir() / "logs" / f"pair-run-{os.getpid()}"
     engine = adapter(artifact.body.deployment.engine)
 
-    def launch(arm: Arm) -> Server:
-        return engine.launch(sides[arm].worktree, sides[arm].server_args, log=logs / f"{arm}.log")
+    def launch(arm: Arm, device: int | None = None) -> Server:
+        return engine.launch(sides[arm].worktree, sides[arm].server_args, log=logs / f"{arm}.log", device=device)
 
     def save(body: PairRunBody) -> None:
         writer.checkpoint(artifact.model_copy(update={"body": body}))
@@ -174,7 +197,7 @@ def _measure(
             save=save,
             progress=tell,
             instruments=instruments,
-            at_once=artifact.body.deployment.gpu == "cpu",
+            at_once=_at_once(artifact.body),
         )
         body, complete = run.run(lambda: edited(sides, artifact.tool.tree))
     caveats = artifact.caveats

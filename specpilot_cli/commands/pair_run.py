@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -13,17 +13,27 @@ from specpilot_cli.core.errors import UsageFault
 
 if TYPE_CHECKING:
     from specpilot_cli.artifacts.io import Writer
-    from specpilot_cli.artifacts.pair_run import Design, PairRunBody
+    from specpilot_cli.artifacts.pair_run import Design, Estimate, PairRunBody
 
 DEFAULT_DEPLOYMENT = "miniengine-hybrid__dflash2__cpu__r1"
 
 
 Requests = Annotated[int | None, typer.Option("--requests", "-n", min=1, help="The first so many.", show_default="all")]
 Repeats = Annotated[
-    int | None, typer.Option("--repeats", min=1, help="Times the order is run.", show_default="1; 2 with restarts")
+    int | None, typer.Option("--repeats", min=1, help="Times the order is run.", show_default="1; else 2")
 ]
 Placement = Annotated[
-    str, typer.Option("--placement", help="resident: both servers up; restart: a fresh server a block.")
+    str,
+    typer.Option(
+        "--placement",
+        help="resident: both servers up; restart: a fresh server a block; swap: on two devices at once, exchanged.",
+    ),
+]
+Devices = Annotated[
+    str | None, typer.Option("--devices", help="With swap: the two GPUs (or CPUs).", show_default="0,1")
+]
+Batches = Annotated[
+    int | None, typer.Option("--batches", min=1, help="Of each size and benchmark, at most.", show_default="all")
 ]
 Starts = Annotated[
     int | None,
@@ -59,8 +69,10 @@ def pair_run(
     order: Annotated[str, typer.Option("--order", help="Blocks of A and B, in pairs.")] = "ABBA",
     repeats: Repeats = None,
     placement: Placement = "resident",
+    devices: Devices = None,
     starts: Starts = None,
     concurrency: Concurrency = None,
+    batches: Batches = None,
     vary: Vary = None,
     candidate_flag: CandidateFlag = None,
     noise: Annotated[bool, typer.Option("--noise", help="Stock against stock: the noise of this design.")] = False,
@@ -88,7 +100,9 @@ def pair_run(
         split=split,
         requests=requests,
         starts=starts,
-        design=_design(order, repeats, placement, concurrency, seed),
+        design=_design(order, repeats, placement, concurrency, seed).model_copy(
+            update={"devices": _devices(placement, devices), "batches": batches}
+        ),
         vary=tuple(vary or ()),
         server_args=tuple(server_args or ()),
         candidate_args=tuple(candidate_flag or ()),
@@ -115,22 +129,34 @@ def _check_roles(candidate: str | None, noise: bool, ar: bool, noise_from: str |
 
 def _design(order: str, repeats: int | None, placement: str, concurrency: list[int] | None, seed: int) -> Design:
     from specpilot_cli.artifacts.pair_run import Design
+    from specpilot_cli.artifacts.pair_run import Placement as Placements
     from specpilot_cli.controller.design import parse_order
     from specpilot_cli.controller.fresh import PROMPTS
 
-    if placement not in ("resident", "restart"):
-        raise UsageFault(f"There is no placement '{placement}'.", "", "Known: resident, restart.")
-    restart = placement == "restart"
+    known = get_args(Placements)
+    if placement not in known:
+        raise UsageFault(f"There is no placement '{placement}'.", "", f"Known: {', '.join(known)}.")
     return Design(
         order=parse_order(order),
-        repeats=repeats or (2 if restart else 1),
-        placement="restart" if restart else "resident",
+        repeats=repeats or (1 if placement == "resident" else 2),
+        placement=cast("Placements", placement),
         concurrencies=tuple(dict.fromkeys(concurrency or [1])),
         warmup_requests=2,
-        cooldown_s=2.0 if restart else 0.0,
+        cooldown_s=2.0 if placement == "restart" else 0.0,
         fresh_prompts=PROMPTS,
         seed=seed,
     )
+
+
+def _devices(placement: str, text: str | None) -> tuple[int, ...]:
+    if placement != "swap":
+        if text is not None:
+            raise UsageFault("--devices is for --placement swap.", "", "CUDA_VISIBLE_DEVICES=1 chooses one GPU.")
+        return ()
+    parts = (text or "0,1").split(",")
+    if len(set(parts)) != 2 or not all(part.isdigit() for part in parts):
+        raise UsageFault(f"'{text}' are not two devices.", "", "Give two different indices, such as 0,1.")
+    return tuple(int(part) for part in parts)
 
 
 def tell(body: PairRunBody) -> None:
@@ -153,11 +179,18 @@ def tell(body: PairRunBody) -> None:
         noise = "" if body.noise is None else f" · noise {body.noise:.2%}"
         bar = "" if body.bar is None else f" · bar {1 + body.bar:.4f}×"
         changed = f" · outputs changed on {body.outputs_changed} of {len(body.requests.ids)} requests"
-        gain = f"gain {body.gain.ratio:.4f}× [{body.gain.low:.4f}, {body.gain.high:.4f}]"
-        console.verdict(gain + noise + bar + changed)
+        console.verdict(f"gain {_ratio(body.gain)}" + noise + bar + changed)
+    for at in body.by_concurrency:
+        console.verdict(f"at {at.concurrency} requests {_ratio(at.gain)}")
+    if body.device_ratio:
+        console.verdict(f"second device over the first {_ratio(body.device_ratio)}; not in the gain")
     for problem in body.problems:
         console.verdict(problem)
     console.verdict(f"{body.verdict.value if body.verdict else 'measured'}: {body.reason}")
+
+
+def _ratio(found: Estimate) -> str:
+    return f"{found.ratio:.4f}× [{found.low:.4f}, {found.high:.4f}]"
 
 
 def _next(body: PairRunBody, writer: Writer) -> None:

@@ -96,15 +96,31 @@ def shortened_requests(outputs: Sequence[Output]) -> list[str]:
     ]
 
 
+def _log_speed(sample: Sample) -> float:
+    return math.log(sample.completion_tokens / sample.wall_s)
+
+
+def _device_speeds(samples: Sequence[Sample]) -> dict[int | None, float]:
+    """Mean log speed of stock on each device. A swap puts every request on every device equally often; stock keeps no
+    results, so what differs is the devices'."""
+    found: dict[int | None, list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.arm == "stock" and sample.completion_tokens:
+            found[sample.device].append(_log_speed(sample))
+    return {device: sum(speeds) / len(speeds) for device, speeds in found.items()}
+
+
 def _reuse_gains(samples: Sequence[Sample], arm: Arm) -> dict[str, float]:
-    """Per request: log(mean speed of its later runs / speed of its first run)."""
+    """Per request: log(mean speed of its later runs / speed of its first run), each against its device's speed."""
+    devices = _device_speeds(samples)
     runs: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         if sample.arm == arm and sample.completion_tokens:
             runs[sample.request_id].append(sample)
     gains = {}
     for request, found in runs.items():
-        ordered = [math.log(s.completion_tokens / s.wall_s) for s in sorted(found, key=lambda s: s.started_s)]
+        in_order = sorted(found, key=lambda s: s.started_s)
+        ordered = [_log_speed(s) - devices.get(s.device, 0.0) for s in in_order]
         if len(ordered) > 1:
             gains[request] = sum(ordered[1:]) / (len(ordered) - 1) - ordered[0]
     return gains

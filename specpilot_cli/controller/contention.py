@@ -2,8 +2,9 @@
 
 Two measurements around every request, neither of which needs root:
 - foreign CPU: busy time of the whole machine (`/proc/stat`, steal included) less that of the serving arm's process
-  tree and of the controller. The *other* arm's server is foreign too: an idle server has to be idle. Busy time comes
-  in ticks of 10 ms, so a single short request is coarse; means over a run are not.
+  tree and of the controller. The *other* arm's server is foreign too: an idle server has to be idle (but not where both
+  answer at once, each on a device of its own). Busy time comes in ticks of 10 ms, so a single short request is coarse;
+  means over a run are not.
 - waiting: time that the server's threads were runnable but had no CPU (`/proc/PID/task/TID/schedstat`, second field,
   in ns). It is the harm itself, whatever caused it.
 
@@ -141,8 +142,11 @@ def _waited(pids: Sequence[int]) -> dict[int, float] | None:
     return found or None
 
 
-def load_between(before: Reading, after: Reading, wall_s: float) -> Load:
+def load_between(before: Reading, after: Reading, wall_s: float, beside_s: float = 0.0) -> Load:
     """Foreign CPUs and waiting share from readings just outside a request of `wall_s`.
+
+    Args:
+        beside_s: CPU time in the same window of a server that answers at the same time by design (placement swap).
 
     Both readings lie outside the timed window, so the window between them is what busy and own time are compared
     over; waiting is put in relation to the request's own time. Threads that came or went meanwhile count from zero.
@@ -151,7 +155,7 @@ def load_between(before: Reading, after: Reading, wall_s: float) -> Load:
     own = max(0.0, after.own_s - before.own_s) / window
     foreign = None
     if before.busy_s is not None and after.busy_s is not None:
-        foreign = max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / window
+        foreign = max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s) - beside_s) / window
     waited = None
     if before.waited_s is not None and after.waited_s is not None:
         gained = [max(0.0, now - before.waited_s.get(task, 0.0)) for task, now in after.waited_s.items()]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from specpilot_cli.core.errors import EnvironmentUnusable
+from specpilot_cli.core.errors import EnvironmentUnusable, UsageFault
 
 # nvml.h, nvmlClocksEventReason*: slowdowns that are the machine's fault. The software power cap (0x4) is left out: a
 # card that runs into its own power limit does so for both sides, and fast kernels do.
@@ -28,7 +28,7 @@ class GpuState:
 
 
 class GpuReader(Protocol):
-    """Reads all visible GPUs; tests give their own."""
+    """Reads the GPUs that a run uses; tests give their own."""
 
     def read(self) -> tuple[GpuState, ...]:
         """States now."""
@@ -46,11 +46,15 @@ class NoGpu:
 class NvmlReader:
     """The driver's own counters through nvidia-ml-py.
 
+    Args:
+        visible: the GPUs as `CUDA_VISIBLE_DEVICES` names them (`engine.process.visible_gpus`); None: all.
+        devices: which of those are used; empty: all.
     Raises:
         EnvironmentUnusable: no driver or no nvidia-ml-py, so nobody could vouch for a timing on this GPU.
+        UsageFault: a GPU that is not there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, visible: Sequence[str] | None = None, devices: Sequence[int] = ()) -> None:
         try:
             import pynvml
 
@@ -60,7 +64,21 @@ class NvmlReader:
                 "The GPU cannot be watched.", f"NVML: {error}", "Install nvidia-ml-py, or choose a CPU deployment."
             ) from None
         self._nvml: Any = pynvml
-        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        names = [str(i) for i in range(pynvml.nvmlDeviceGetCount())] if visible is None else list(visible)
+        try:
+            self._handles = [self._handle(names[at]) for at in (devices or range(len(names)))]
+        except (IndexError, pynvml.NVMLError):
+            wanted = ", ".join(str(at) for at in devices) or ", ".join(names)
+            raise UsageFault("A GPU is not there.", f"Wanted {wanted} of {', '.join(names) or 'none'}.") from None
+
+    def _handle(self, name: str) -> Any:
+        if name.isdigit():
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+
+    def uuids(self) -> tuple[str, ...]:
+        """Which GPUs these are, whatever they are called where the run happens."""
+        return tuple(str(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles)
 
     def read(self) -> tuple[GpuState, ...]:
         """See `GpuReader`."""

@@ -43,6 +43,8 @@ def _noise_mismatches(noise: PairRunArtifact, body: PairRunBody, harness: str, e
         found.append("another harness (SpecPilot's own sources)")
     if noise.environment != environment:
         found.append("another machine")
+    elif there.gpus != body.gpus:
+        found.append("another GPU")
     if noise.caveats:
         found.append("it has caveats")
     return found
@@ -77,7 +79,17 @@ def check_resume(old: PairRunArtifact, body: PairRunBody, requests: RequestSet, 
     there = old.body
     if old.complete:
         raise InputUnusable("The run is complete.", "There is nothing to resume.")
-    fields = ("deployment", "requests", "design", "purpose", "vary", "noise_source", "server_args", "candidate_args")
+    fields = (
+        "gpus",
+        "deployment",
+        "requests",
+        "design",
+        "purpose",
+        "vary",
+        "noise_source",
+        "server_args",
+        "candidate_args",
+    )
     found = [name for name in fields if getattr(there, name) != getattr(body, name)]
     found += [
         f"{arm} {name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specpilot_cli.artifacts.pair_run import Arm, ArmSummary, Estimate, PairRunBody, Sample
+from specpilot_cli.artifacts.pair_run import Arm, ArmSummary, AtConcurrency, Estimate, PairRunBody, Sample
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.controller import checks, compare, contention
 from specpilot_cli.controller.fresh import fresh_problems
@@ -14,7 +14,7 @@ from specpilot_cli.controller.noise import noise_of
 from specpilot_cli.controller.pairs import Ratios, log_ratios
 from specpilot_cli.controller.power import pairs_needed
 from specpilot_cli.controller.promote import decide
-from specpilot_cli.controller.stats import MIN_BLOCK_PAIRS, MIN_UNITS, estimate
+from specpilot_cli.controller.stats import MIN_BLOCK_PAIRS, MIN_UNITS, device_ratio, estimate
 from specpilot_cli.forcing.thresholds import Thresholds, load_thresholds
 
 
@@ -60,12 +60,14 @@ def judge(body: PairRunBody, thresholds: Thresholds | None = None) -> PairRunBod
     `body.problems` holds what the run itself found out, each with its prefix (`measure.ARMS`, `measure.MACHINE`).
     """
     ratios = log_ratios(body.samples)
-    gain = estimate(ratios, fresh_servers=body.design.placement == "restart", seed=body.design.seed)
+    gain = _estimate(body, ratios)
     changed = len(checks.changed_requests(body.samples))
     differences = compare.differences(body.stock.info, body.candidate.info)
     update: dict[str, Any] = {
         "summary": summaries(body.samples),
         "gain": gain,
+        "by_concurrency": _by_concurrency(body, ratios),
+        "device_ratio": device_ratio(ratios) if body.design.placement == "swap" else None,
         "outputs_changed": changed,
         "differences": tuple(differences.values()),
     }
@@ -81,6 +83,16 @@ def judge(body: PairRunBody, thresholds: Thresholds | None = None) -> PairRunBod
     if body.purpose == "autoregressive":
         return _with(body, None, f"AR gave another output than stock on {changed} requests")
     return _noise_verdict(body) if body.purpose == "noise" else _gain_verdict(body, ratios, thresholds)
+
+
+def _estimate(body: PairRunBody, ratios: Sequence[Ratios]) -> Estimate | None:
+    return estimate(ratios, fresh_servers=body.design.placement != "resident", seed=body.design.seed)
+
+
+def _by_concurrency(body: PairRunBody, ratios: Sequence[Ratios]) -> tuple[AtConcurrency, ...]:
+    sizes = dict.fromkeys(cell.cell[1] for cell in ratios)
+    found = {size: _estimate(body, [r for r in ratios if r.cell[1] == size]) for size in sizes if len(sizes) > 1}
+    return tuple(AtConcurrency(concurrency=size, gain=gain) for size, gain in sorted(found.items()) if gain)
 
 
 def _found(body: PairRunBody, prefix: str) -> list[str]:
@@ -110,7 +122,7 @@ def _gain_verdict(body: PairRunBody, ratios: list[Ratios], thresholds: Threshold
 
 def _too_few(body: PairRunBody) -> str:
     text = f"no interval with fewer than {MIN_UNITS} requests a benchmark"
-    return text + (f" or {MIN_BLOCK_PAIRS} pairs of blocks" if body.design.placement == "restart" else "")
+    return text + (f" or {MIN_BLOCK_PAIRS} pairs of blocks" if body.design.placement != "resident" else "")
 
 
 def _reason(verdict: Verdict, gain: Estimate, bar: float, needed: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from threading import Barrier
 
 from specpilot_cli.artifacts.pair_run import Output, Sample
 from specpilot_cli.controller import gpu
@@ -15,6 +16,8 @@ from specpilot_cli.deployment import Request
 from specpilot_cli.engine.base import Generation, Server
 
 WARMUP_TOKENS = 32
+PATIENCE_S = 60.0
+"""How long one side of a simultaneous pair waits for the other to be flushed and read."""
 ARMS, MACHINE = "arms: ", "machine: "
 
 
@@ -63,6 +66,8 @@ def measure(
     instruments: Instruments,
     gpus_since: tuple[gpu.GpuState, ...] = (),
     idle: Server | None = None,
+    beside: Server | None = None,
+    together: Barrier | None = None,
     start: int = 0,
 ) -> Measured:
     """Time one batch.
@@ -71,22 +76,30 @@ def measure(
         info: the server's resolved configuration (for the plausibility of its counters).
         origin_s: `instruments.clock` at the pair-run's first request.
         gpus_since: states right after our servers were ready.
-        idle: the other arm's server, where it runs: it has nothing to do meanwhile.
+        idle: the other arm's server, where it runs and has nothing to do meanwhile.
+        beside: the other arm's server, where it answers the same batch at the same time on another device.
+        together: what both of those wait at before they send, with `PATIENCE_S`.
         start: which start of the servers this is (`Sample.start`).
     Raises:
         ExternalFailed: the server died, timed out or answered with an error.
+        BrokenBarrierError: the other side did.
     """
     limit, pid = limit_of(step, max_new_tokens), getattr(server, "pid", None)
     server.flush()
     other = getattr(idle, "pid", None)
+    busy = getattr(beside, "pid", None)
     gpus, before, idle_before = instruments.gpus.read(), instruments.meter.read(pid), cpu_seconds(other)
+    beside_before = cpu_seconds(busy)
+    if together is not None:
+        together.wait(PATIENCE_S)
     second, sent = instruments.second_clock(), instruments.clock()
     answers = server.generate([r.input_ids for r in step.requests], limit)
     outside, second = instruments.clock() - sent, instruments.second_clock() - second
     after, gpus_after, idle_after = instruments.meter.read(pid), instruments.gpus.read(), cpu_seconds(other)
+    beside_s = (cpu_seconds(busy) or 0.0) - (beside_before or 0.0)
 
     wall = answers[0].wall_s
-    load = load_between(before, after, wall) if wall > 0 else Load(None, None)
+    load = load_between(before, after, wall, max(0.0, beside_s)) if wall > 0 else Load(None, None)
     if idle_before is not None and idle_after is not None and outside > 0:
         load = replace(load, idle_cpu=max(0.0, idle_after - idle_before) / outside)
     clocks = clock_problems(wall, outside, second)
@@ -117,6 +130,7 @@ def _sample(step: Step, at: int, answer: Generation, started_s: float, load: Loa
         concurrency=step.concurrency,
         batch=step.batch,
         start=start,
+        device=step.device,
         started_s=started_s,
         wall_s=answer.wall_s,
         completion_tokens=len(answer.output_ids),

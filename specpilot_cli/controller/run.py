@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from threading import Barrier, BrokenBarrierError
 
 from specpilot_cli.artifacts.deployment import ServerRecord
 from specpilot_cli.artifacts.pair_run import Arm, Output, PairRunBody, Sample
@@ -109,9 +111,12 @@ class PairRun:
         """
         records: dict[Arm, ServerRecord] = {"stock": self.start.stock, "candidate": self.start.candidate}
         self.save(self.state.body(self.start, records))
-        with servers(self.launch, self.instruments.gpus, records, at_once=self.at_once) as held:
+        tools, swap = self.instruments, self.start.design.placement == "swap"
+        at_once = self.at_once or swap
+        with servers(self.launch, tools.gpus, records, at_once=at_once, sleep=tools.sleep) as held:
+            walk = {"resident": self._resident, "restart": self._restart, "swap": self._swap}
             try:
-                comparable = self._resident(held) if self.start.design.placement == "resident" else self._restart(held)
+                comparable = walk[self.start.design.placement](held)
             except ExternalFailed as failure:
                 return self._failed(failure, records), False
             self.state.problems += [ARMS + text for text in (*held.changed, *changed_since())]
@@ -168,23 +173,59 @@ class PairRun:
             self._measure(held, step)
         return self._comparable(held)
 
+    def _swap(self, held: Servers) -> bool:
+        pair: tuple[int, int] | None = None
+        with ThreadPoolExecutor(2) as pool:
+            for first, second in zip(self.todo[::2], self.todo[1::2], strict=True):
+                if (first.repeat, first.block // 2) != pair:
+                    pair = (first.repeat, first.block // 2)
+                    held.devices = {step.arm: step.device for step in (first, second) if step.device is not None}
+                    if not self._start_both(held):
+                        return False
+                self._measure_at_once(held, (first, second), pool)
+        return self._comparable(held)
+
+    def _measure_at_once(self, held: Servers, steps: tuple[Step, Step], pool: ThreadPoolExecutor) -> None:
+        together = Barrier(2)
+        waiting = [pool.submit(self._sample, held, step, together) for step in steps]
+        wait(waiting)
+        failures = [error for future in waiting if (error := future.exception()) is not None]
+        for failure in sorted(failures, key=lambda error: isinstance(error, BrokenBarrierError)):
+            raise failure  # the cause first: the other side only waited in vain
+        for future in waiting:
+            self.state.add(future.result())
+        self._keep(held, steps[1])
+
     def _warm_up(self, held: Servers, arm: Arm) -> None:
         design, limit = self.start.design, self.start.deployment.shape.max_new_tokens
         warm_up(held.running[arm], self.requests, design.warmup_requests, limit)
 
     def _measure(self, held: Servers, step: Step) -> None:
-        measured = measure(
-            step,
-            held.running[step.arm],
-            max_new_tokens=self.start.deployment.shape.max_new_tokens,
-            info=held.records[step.arm].info,
-            origin_s=self.origin,
-            instruments=self.instruments,
-            gpus_since=held.gpu_states,
-            idle=held.running.get("candidate" if step.arm == "stock" else "stock"),
-            start=max(0, self.starts),
-        )
-        self.state.add(measured)
+        self.state.add(self._sample(held, step))
+        self._keep(held, step)
+
+    def _sample(self, held: Servers, step: Step, together: Barrier | None = None) -> Measured:
+        other = held.running.get("candidate" if step.arm == "stock" else "stock")
+        try:
+            return measure(
+                step,
+                held.running[step.arm],
+                max_new_tokens=self.start.deployment.shape.max_new_tokens,
+                info=held.records[step.arm].info,
+                origin_s=self.origin,
+                instruments=self.instruments,
+                gpus_since=held.gpu_states,
+                idle=None if together else other,
+                beside=other if together else None,
+                together=together,
+                start=max(0, self.starts),
+            )
+        except BaseException:
+            if together:
+                together.abort()
+            raise
+
+    def _keep(self, held: Servers, step: Step) -> None:
         pairs = len(finished_pairs(self.state.samples, self.steps))
         now = self.instruments.clock()
         if step.block % 2 or now - self._saved_at > SAVE_EVERY_S:

@@ -25,6 +25,8 @@ class Step:
     requests: tuple[Request, ...]
     start: int = 0
     """Resident: which start of both servers answers it."""
+    device: int | None = None
+    """Swap: index of the device that the arm's server has to itself."""
 
     @property
     def pair(self) -> PairKey:
@@ -37,18 +39,24 @@ def pair_of(sample: Sample) -> PairKey:
     return (sample.repeat, sample.block // 2, sample.concurrency, sample.batch)
 
 
-def batches(requests: Sequence[Request], size: int) -> list[tuple[Request, ...]]:
-    """Requests in file order, `size` at a time, never two benchmarks in one batch; the last of each may be smaller."""
+def batches(requests: Sequence[Request], size: int, limit: int | None = None) -> list[tuple[Request, ...]]:
+    """Requests in file order, `size` at a time, never two benchmarks in one batch; the last of each may be smaller.
+
+    Args:
+        limit: batches of each benchmark, at most.
+    """
     found: list[tuple[Request, ...]] = []
     for benchmark in dict.fromkeys(r.benchmark for r in requests):
         own = [r for r in requests if r.benchmark == benchmark]
-        found += [tuple(own[at : at + size]) for at in range(0, len(own), size)]
+        found += [tuple(own[at : at + size]) for at in range(0, len(own), size)][:limit]
     return found
 
 
 def _shuffled(design: Design, requests: Sequence[Request], repeat: int) -> list[tuple[int, int, tuple[Request, ...]]]:
     """(concurrency, batch index, batch) in this repeat's order. Seeded by text: Python hashes strings stably there."""
-    units = [(size, i, b) for size in design.concurrencies for i, b in enumerate(batches(requests, size))]
+    units = [
+        (size, i, b) for size in design.concurrencies for i, b in enumerate(batches(requests, size, design.batches))
+    ]
     random.Random(f"{design.seed}/{repeat}").shuffle(units)
     return units
 
@@ -71,9 +79,22 @@ def _restart(design: Design, requests: Sequence[Request]) -> Iterator[Step]:
                 yield Step(repeat, block, arm, size, index, batch)
 
 
+def _swap(design: Design, requests: Sequence[Request]) -> Iterator[Step]:
+    for repeat in range(design.repeats):
+        order = mirrored(design.order) if repeat % 2 else design.order
+        for first in range(0, len(order), 2):
+            for size, index, batch in _shuffled(design, requests, repeat):
+                for at, device in enumerate(design.devices):  # these two run at once
+                    block = first + at
+                    yield Step(repeat, block, order[block], size, index, batch, device=device)
+
+
+_PLANS = {"resident": _resident, "restart": _restart, "swap": _swap}
+
+
 def schedule(design: Design, requests: Sequence[Request]) -> tuple[Step, ...]:
-    """Every step of the run."""
-    return tuple((_resident if design.placement == "resident" else _restart)(design, requests))
+    """Every step of the run. With swap, steps 2k and 2k + 1 are meant for the same moment."""
+    return tuple(_PLANS[design.placement](design, requests))
 
 
 def finished_pairs(samples: Iterable[Sample], steps: Iterable[Step]) -> set[PairKey]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
@@ -17,7 +18,10 @@ from specpilot_cli.core.errors import ExternalFailed
 from specpilot_cli.core.paths import PACKAGE
 from specpilot_cli.engine.base import Server
 
-Launch = Callable[[Arm], Server]
+Launch = Callable[..., Server]
+"""`launch(arm)`, or `launch(arm, device)` for a server that has a device to itself."""
+GPU_RELEASE_S = 15.0
+"""How long a stopped server may still be listed by the driver."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,9 @@ class Servers:
     """Arms whose configuration was another one after a restart."""
     pool: Executor | None = None
     """Where it is given, servers are started and stopped side by side. Its threads must outlive the servers."""
+    sleep: Callable[[float], None] = time.sleep
+    devices: dict[Arm, int] = field(default_factory=dict)
+    """The device each arm has to itself; empty where the design gives none."""
     _pending: list[Future[None]] = field(default_factory=list)
 
     def start(self, *arms: Arm) -> None:
@@ -70,15 +77,23 @@ class Servers:
         Raises:
             ExternalFailed: one does not come up, or the GPU is in use.
         """
-        if not self.running and (busy := gpu.busy_before_start(self.gpus.read())):
-            raise GpuBusy("The GPU has a co-tenant.", "; ".join(busy), "Wait for it, or choose another GPU.")
+        if not self.running:
+            self._wait_for_gpus()
         self._for_each(self._launch, arms)
         self.gpu_states = self.gpus.read()
         for arm in arms:
             self._record(arm, self.running[arm])
 
+    def _wait_for_gpus(self) -> None:
+        """The driver lists a process until its memory is back, a moment after its end."""
+        for _ in range(int(GPU_RELEASE_S)):
+            if not (busy := gpu.busy_before_start(self.gpus.read())):
+                return
+            self.sleep(1.0)
+        raise GpuBusy("The GPU has a co-tenant.", "; ".join(busy), "Wait for it, or choose another GPU.")
+
     def _launch(self, arm: Arm) -> None:
-        self.running[arm] = self.launch(arm)
+        self.running[arm] = self.launch(arm, self.devices[arm]) if self.devices else self.launch(arm)
 
     def _record(self, arm: Arm, server: Server) -> None:
         info, known = server.info(), self.records[arm]
@@ -112,15 +127,21 @@ class Servers:
 
 @contextmanager
 def servers(
-    launch: Launch, gpus: gpu.GpuReader, records: dict[Arm, ServerRecord], *, at_once: bool = False
+    launch: Launch,
+    gpus: gpu.GpuReader,
+    records: dict[Arm, ServerRecord],
+    *,
+    at_once: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Servers]:
     """Servers that are stopped however the block ends.
 
     Args:
-        at_once: start and stop the arms side by side. Not on a GPU: an engine sizes its cache by the memory it finds.
+        at_once: start and stop the arms side by side. Not on one GPU, unless the size of the cache is given: an engine
+            sizes it by the memory it finds.
     """
     with ThreadPoolExecutor(2) if at_once else nullcontext() as pool:
-        held = Servers(launch, gpus, records, pool=pool)
+        held = Servers(launch, gpus, records, pool=pool, sleep=sleep)
         try:
             yield held
         finally:

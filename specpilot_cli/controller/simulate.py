@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from specpilot_cli.artifacts.io import load
-from specpilot_cli.artifacts.pair_run import Design, Estimate, Sample
+from specpilot_cli.artifacts.pair_run import Design, Estimate, Placement, Sample
 from specpilot_cli.artifacts.verdict import Verdict
 from specpilot_cli.controller.design import parse_order
 from specpilot_cli.controller.noise import noise_of
@@ -47,7 +47,7 @@ class Scenario:
     requests: int = 24
     repeats: int = 1
     benchmarks: int = 1
-    placement: Literal["resident", "restart"] = "resident"
+    placement: Placement = "resident"
     noise: float = 0.02
     tails: Literal["normal", "t3"] = "normal"
     effect: float = 0.03
@@ -61,6 +61,8 @@ class Scenario:
     """Spread between server starts."""
     starts: int = 1
     """Of both resident servers."""
+    device: float = 0.0
+    """Log time that the second device takes more (swap)."""
     recording: Recording | None = None
     """Replaces base and noise."""
 
@@ -94,6 +96,9 @@ SCENARIOS = (
     Scenario("restarts, quiet starts", placement="restart", repeats=2, tails="t3"),
     Scenario("restarts, starts differ 0.5 %", placement="restart", repeats=2, start=0.005),
     Scenario("restarts, starts 1 %, drift 15 %", placement="restart", repeats=2, start=0.01, drift=0.15),
+    Scenario("swap, quiet starts", placement="swap", repeats=2, tails="t3"),
+    Scenario("swap, devices 5 %, starts 0.5 %", placement="swap", repeats=2, device=0.05, start=0.005),
+    Scenario("swap, devices 5 %, drift 30 %", placement="swap", repeats=2, device=0.05, drift=0.30, wander=0.01),
 )
 ONE_START = Scenario("one start, starts differ 1.5 %", start=0.015, noise=0.045, requests=48)
 """What its interval does not cover, and says so; not one of those that must."""
@@ -129,7 +134,7 @@ class _Machine:
     """Draws the time of every step in turn."""
 
     def __init__(self, scenario: Scenario, steps: Sequence[Step], log_gain: float, rng: np.random.Generator) -> None:
-        self.scenario, self.rng, self.count, self.walk = scenario, rng, len(steps), 0.0
+        self.scenario, self.rng, self.count, self.walk, self.moment = scenario, rng, len(steps), 0.0, 0.0
         ids = sorted({r.id for step in steps for r in step.requests})
         invented = rng.normal(math.log(0.2), 0.25, len(ids))
         base = rng.choice(scenario.recording.base, len(ids)) if scenario.recording else invented
@@ -139,7 +144,7 @@ class _Machine:
         self.starts: dict[object, float] = {}
 
     def _start(self, step: Step) -> float:
-        server = (step.repeat, step.block) if self.scenario.placement == "restart" else (step.arm, step.start)
+        server = (step.arm, step.start) if self.scenario.placement == "resident" else (step.repeat, step.block)
         return self.starts.setdefault(server, float(self.rng.normal(0, self.scenario.start)))
 
     def _shock(self) -> float:
@@ -152,9 +157,12 @@ class _Machine:
     def log_wall(self, at: int, step: Step) -> float:
         """Log time of the step at place `at` of the run."""
         plan, request = self.scenario, step.requests[0].id
-        self.walk += float(self.rng.normal(0, plan.wander))
+        if step.device != 1:  # the two steps of a swap's pair are one moment
+            self.walk += float(self.rng.normal(0, plan.wander))
+            self.moment = plan.drift * at / self.count
         gain = self.gain[request] if step.arm == "candidate" else 0.0
-        time = self.base[request] - gain + plan.drift * at / self.count + self.walk + self._start(step)
+        time = self.base[request] - gain + self.moment + self.walk + self._start(step)
+        time += plan.device if step.device == 1 else 0.0
         return float(time + self._shock())
 
 
@@ -218,6 +226,7 @@ def design_of(scenario: Scenario, seed: int) -> Design:
         order=parse_order("ABBA"),
         repeats=scenario.repeats,
         placement=scenario.placement,
+        devices=(0, 1) if scenario.placement == "swap" else (),
         starts=scenario.starts,
         warmup_requests=0,
         cooldown_s=0.0,
@@ -232,7 +241,7 @@ def pair_run(scenario: Scenario, gain: float, seed: int) -> Estimate:
     rng, design = np.random.default_rng([seed, round(gain * 1e6)]), design_of(scenario, seed)
     steps = schedule(design, _requests(scenario))
     samples = _samples(steps, _Machine(scenario, steps, math.log(gain), rng))
-    fresh = scenario.placement == "restart"
+    fresh = scenario.placement != "resident"
     found = estimate(log_ratios(samples), fresh_servers=fresh, seed=seed, resamples=RESAMPLES)
     assert found is not None, "every scenario has enough requests"
     return found

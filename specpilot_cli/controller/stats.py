@@ -22,6 +22,11 @@ The drift is regressed out; what is left gets a t interval on the analysis-of-va
 independent parts are combined as sqrt(h_requests^2 + h_blocks^2) (MOVER: Zou & Donner 2008, Statistics in Medicine
 27). Without the regression a drift of 15 % doubles the interval and it covers 99 to 100 %.
 
+Two devices at once (placement swap) give the same table: a pair of blocks is one moment, drift is common to its halves,
+and the sign of its order says which device stock had. So the same regression takes the devices' difference out, and
+its slope is that difference: with y the log ratio and x = +1 where stock had the first device, y = theta + x d, d the
+log of the second device's speed over the first's (`device_ratio`).
+
 Resident servers that are started anew during the run (`Design.starts`) give the same effect to the requests of one
 start; drift cancels within it. It gets the same t interval, from the one-way analysis of variance over the starts. With
 one start nothing about it can be seen, and nothing of it is in the interval: on two shared cores of a CPU, starts of
@@ -32,6 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specpilot_cli.artifacts.pair_run import Estimate
@@ -77,6 +83,40 @@ def request_half_width(means: Sequence[NDArray[np.float64]], seed: int, resample
     return float(np.quantile(np.abs(centre[usable]) / errors[usable], CONFIDENCE) * spread)
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """Regression of the pairs' means on the order x = +-1 of their blocks."""
+
+    units: int
+    pairs: int
+    slope: float
+    leverage: float
+    """Sum of squares of x about its mean."""
+    between: float
+    """MS_b: units times the residual sum of squares / (pairs - 2)."""
+    residual: float
+    """MS_e: the residual mean square of units x pairs."""
+
+    @property
+    def quantile(self) -> float:
+        """t(0.975; pairs - 2)."""
+        from scipy import stats
+
+        return float(stats.t.ppf(0.5 + CONFIDENCE / 2, self.pairs - 2))
+
+
+def _blocks(tables: Sequence[NDArray[np.float64]], stock_first: NDArray[np.float64]) -> _Blocks:
+    import numpy as np
+
+    every = np.concatenate([table - table.mean(axis=1, keepdims=True) for table in tables])
+    (units, pairs), by_pair, order = every.shape, every.mean(axis=0), stock_first - stock_first.mean()
+    leverage = float(order @ order)
+    slope = float(by_pair @ order) / leverage if leverage else 0.0
+    between = units * float(((by_pair - slope * order) ** 2).sum()) / (pairs - 2)
+    residual = float(((every - by_pair) ** 2).sum()) / ((units - 1) * (pairs - 1))
+    return _Blocks(units, pairs, slope, leverage, between, residual)
+
+
 def block_half_width(tables: Sequence[NDArray[np.float64]], stock_first: NDArray[np.float64]) -> float:
     """Half width for the effect of fresh servers (natural log).
 
@@ -88,16 +128,28 @@ def block_half_width(tables: Sequence[NDArray[np.float64]], stock_first: NDArray
         tables: the cells' log ratios, [units, pairs].
         stock_first: x, [pairs].
     """
-    import numpy as np
-    from scipy import stats
+    found = _blocks(tables, stock_first)
+    return found.quantile * math.sqrt(max(0.0, found.between - found.residual) / (found.units * found.pairs))
 
-    every = np.concatenate([table - table.mean(axis=1, keepdims=True) for table in tables])
-    (units, pairs), by_pair, order = every.shape, every.mean(axis=0), stock_first - stock_first.mean()
-    drift = float(by_pair @ order) / float(order @ order) if order.any() else 0.0
-    between = units * float(((by_pair - drift * order) ** 2).sum()) / (pairs - 2)
-    residual = float(((every - by_pair) ** 2).sum()) / ((units - 1) * (pairs - 1))
-    spread = math.sqrt(max(0.0, between - residual) / (units * pairs))
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, pairs - 2) * spread)
+
+def device_ratio(ratios: Sequence[Ratios]) -> Estimate | None:
+    """Speed of the second device over the first for one and the same server, from a run with placement swap.
+
+    exp of the slope of `block_half_width`'s regression, with the t interval of a slope: residual variance of a pair's
+    mean MS_b / n, divided by the sum of squares of x. None with fewer than `MIN_BLOCK_PAIRS` pairs.
+    """
+    if not ratios or len(ratios[0].stock_first) < MIN_BLOCK_PAIRS or any(len(r.log_ratio) < MIN_UNITS for r in ratios):
+        return None
+    found = _blocks([r.log_ratio for r in ratios], ratios[0].stock_first)
+    half = found.quantile * math.sqrt(found.between / found.units / found.leverage)
+    return Estimate(
+        ratio=math.exp(found.slope),
+        low=math.exp(found.slope - half),
+        high=math.exp(found.slope + half),
+        confidence=CONFIDENCE,
+        resamples=0,
+        method="slope over the exchange of the devices; t over pairs of blocks",
+    )
 
 
 def start_half_width(ratios: Sequence[Ratios]) -> float:

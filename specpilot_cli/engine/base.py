@@ -95,9 +95,20 @@ class Adapter(Protocol):
 
     name: str
 
-    def launch(self, worktree: Path, server_args: Sequence[str], *, log: Path, timeout_s: float = 120.0) -> Server:
+    def launch(
+        self,
+        worktree: Path,
+        server_args: Sequence[str],
+        *,
+        log: Path,
+        timeout_s: float = 120.0,
+        device: int | None = None,
+    ) -> Server:
         """Start a server from the worktree's code and wait until it is ready.
 
+        Args:
+            device: index of the only device it may use, among those that are visible here (GPUs; CPUs of a deployment
+                on a CPU); None: all of them.
         Raises:
             ExternalFailed: it did not come up; the message quotes the log's last line.
         """

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from specpilot_cli.core.errors import ExternalFailed
+from specpilot_cli.core.errors import ExternalFailed, UsageFault
 
 PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "CUDA", "NVIDIA_", "NCCL_")
@@ -45,6 +45,40 @@ def tethered(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid()), *argv]
 
 
+def visible_gpus() -> tuple[str, ...] | None:
+    """What `CUDA_VISIBLE_DEVICES` leaves, each as CUDA names it (index or UUID); None where it is not set."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if value is None else tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def one_gpu(device: int | None) -> dict[str, str]:
+    """Environment that leaves an engine one GPU, counted among the visible ones; empty for None.
+
+    Raises:
+        UsageFault: there are fewer.
+    """
+    if device is None:
+        return {}
+    seen = visible_gpus()
+    if seen is not None and device >= len(seen):
+        raise UsageFault(f"There is no device {device}.", f"CUDA_VISIBLE_DEVICES leaves {len(seen)}.")
+    return {"CUDA_VISIBLE_DEVICES": str(device) if seen is None else seen[device]}
+
+
+def one_cpu(device: int | None) -> int | None:
+    """The CPU that stands for a device where the CPU is the device: the so-manieth that this process may use.
+
+    Raises:
+        UsageFault: there are fewer.
+    """
+    if device is None:
+        return None
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if device >= len(allowed):
+        raise UsageFault(f"There is no device {device}.", f"An engine can be bound to {len(allowed)} CPUs here.")
+    return allowed[device]
+
+
 def free_port() -> int:
     """A port that nothing listened on a moment ago."""
     with socket.socket() as probe:
@@ -68,10 +102,18 @@ class EngineProcess:
 
     Args:
         grace_s: time between SIGTERM and SIGKILL; 0 for an engine that has nothing to put away.
+        cpu: the only CPU it may use, it and all that it starts.
     """
 
     def __init__(
-        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, grace_s: float = 3.0
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: Path,
+        grace_s: float = 3.0,
+        cpu: int | None = None,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log, self._killed, self._grace_s = log, False, grace_s
@@ -90,6 +132,8 @@ class EngineProcess:
             except OSError as error:
                 shutil.rmtree(self._home, ignore_errors=True)
                 raise ExternalFailed(f"{argv[0]} could not be started.", str(error)) from None
+        if cpu is not None:  # its interpreter is still starting: threads that come later inherit it
+            os.sched_setaffinity(self._child.pid, {cpu})
 
     @property
     def pid(self) -> int:

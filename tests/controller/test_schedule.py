@@ -47,6 +47,26 @@ def test_resident_steps_of_a_pair_follow_each_other() -> None:
         assert {first.arm, second.arm} == {"stock", "candidate"}
 
 
+def test_the_two_steps_of_a_swap_are_one_batch_on_both_arms_and_both_devices() -> None:
+    plan = design(placement="swap", devices=(0, 3), repeats=2)
+    steps = schedule(plan, requests(5))
+    for first, second in zip(steps[::2], steps[1::2], strict=True):
+        assert first.pair == second.pair and first.requests == second.requests
+        assert {first.arm, second.arm} == {"stock", "candidate"} and (first.device, second.device) == (0, 3)
+    places = Counter((step.batch, step.arm, step.device) for step in steps)
+    assert len(places) == 5 * 2 * 2 and set(places.values()) == {2}, "every batch, on every arm, on every device"
+    moments = [(step.repeat, step.block // 2) for step in steps]
+    assert moments == sorted(moments), "servers are started once a pair of blocks"
+
+
+def test_batches_can_be_limited_by_size() -> None:
+    plan = design(concurrencies=(1, 4), batches=3)
+    steps = [step for step in schedule(plan, requests(24, benchmarks=2)) if step.block == 0]
+    assert Counter((step.concurrency, step.requests[0].benchmark) for step in steps) == {
+        (1, "bench-0"): 3, (1, "bench-1"): 3, (4, "bench-0"): 3, (4, "bench-1"): 3,
+    }  # fmt: skip
+
+
 def test_restart_blocks_run_the_same_requests_in_the_same_order() -> None:
     steps = schedule(design(placement="restart", repeats=2), requests(7))
     blocks: dict[tuple[int, int], list[int]] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +82,9 @@ def test_shapes_that_are_refused(change: dict[str, Any]) -> None:
 def test_deployments_are_complete(name: str) -> None:
     deployment = load_deployment(name)
     models = models_of(deployment.record.server_args)
-    assert models.draft is not None and models.draft.body.hidden == models.target.hidden
-    assert models.draft.body.vocab == models.target.vocab
+    assert (models.draft is None) == (deployment.record.drafter == "none")
+    if models.draft is not None:
+        assert models.draft.body.hidden == models.target.hidden and models.draft.body.vocab == models.target.vocab
     assert load_device(deployment.record.gpu) is not None
     requests = load_requests(deployment.requests, "develop").requests
     assert len(requests) >= 2 * deployment.record.shape.concurrency
@@ -89,8 +92,19 @@ def test_deployments_are_complete(name: str) -> None:
 
 
 def test_there_are_deployments_and_sealed_requests() -> None:
-    assert len(DEPLOYMENTS) == 6
+    assert len(DEPLOYMENTS) == 7
     assert len(load_requests("sglang-random", "sealed").requests) == 16
+
+
+@pytest.mark.parametrize("name, tokens, each", [("sglang-random", 128, 96), ("sglang-random-64", 64, 256)])
+def test_random_prompts_are_those_that_the_script_writes(name: str, tokens: int, each: int) -> None:
+    room = share_dir("profiles") / "requests"
+    words = [sys.executable, str(room / "make_random.py"), name, str(tokens), str(each)]
+    made = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    kept = (room / f"{name}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["input_ids"] for line in kept] == [json.loads(line)["input_ids"] for line in made][
+        : len(kept)
+    ]
 
 
 def test_a_model_that_is_not_here_is_refused(tmp_path: Path) -> None:

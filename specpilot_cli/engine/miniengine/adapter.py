@@ -10,7 +10,7 @@ from pathlib import Path
 from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed
 from specpilot_cli.engine.flags import autoregressive
 from specpilot_cli.engine.http import HttpServer
-from specpilot_cli.engine.process import EngineProcess, free_port
+from specpilot_cli.engine.process import EngineProcess, free_port, one_cpu
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "src"
@@ -34,7 +34,15 @@ class MiniengineAdapter:
 
     name = "miniengine"
 
-    def launch(self, worktree: Path, server_args: Sequence[str], *, log: Path, timeout_s: float = 120.0) -> HttpServer:
+    def launch(
+        self,
+        worktree: Path,
+        server_args: Sequence[str],
+        *,
+        log: Path,
+        timeout_s: float = 120.0,
+        device: int | None = None,
+    ) -> HttpServer:
         """See `engine.base.Adapter.launch`. The argument `@miniengine` stands for the shipped checkpoint."""
         if not (worktree / "miniengine" / "server.py").is_file():
             raise EnvironmentUnusable(f"{worktree} is not a miniengine worktree.", "It has no miniengine/server.py.")
@@ -43,7 +51,8 @@ class MiniengineAdapter:
         args = [str(CHECKPOINT) if arg == "@miniengine" else arg for arg in server_args]
         argv = (sys.executable, "-m", "miniengine.server", *args, "--host", "127.0.0.1", "--port", str(port))
         env = {"PYTHONPATH": str(worktree.resolve()), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
-        process = EngineProcess(argv, cwd=worktree, env=env, log=log, grace_s=0.0)  # Python takes 0.4 s to end torch
+        # no grace: Python takes 0.4 s to end torch
+        process = EngineProcess(argv, cwd=worktree, env=env, log=log, grace_s=0.0, cpu=one_cpu(device))
         server = HttpServer(f"http://127.0.0.1:{port}", process, argv)
         try:
             process.wait_ready(server.healthy, timeout_s)

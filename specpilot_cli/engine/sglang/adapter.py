@@ -11,7 +11,7 @@ from typing import Any
 from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, UsageFault
 from specpilot_cli.engine.flags import autoregressive
 from specpilot_cli.engine.miniengine.adapter import clear_bytecode
-from specpilot_cli.engine.process import EngineProcess, free_port
+from specpilot_cli.engine.process import EngineProcess, free_port, one_cpu, one_gpu
 from specpilot_cli.engine.sglang import place
 from specpilot_cli.engine.sglang.server import SglangServer, first_cause
 
@@ -28,7 +28,13 @@ class SglangAdapter:
     name = "sglang-0.5.20"
 
     def launch(
-        self, worktree: Path, server_args: Sequence[str], *, log: Path, timeout_s: float = READY_TIMEOUT_S
+        self,
+        worktree: Path,
+        server_args: Sequence[str],
+        *,
+        log: Path,
+        timeout_s: float = READY_TIMEOUT_S,
+        device: int | None = None,
     ) -> SglangServer:
         """See `engine.base.Adapter.launch`.
 
@@ -46,9 +52,12 @@ class SglangAdapter:
         env = place.environment(root, place.kernel_cache(worktree), given.env)
         cache = narrow_checkpoint_cache(flag_value(given.flags, "--model-path", "--model"))
         versions = {**place.probe(root, env), "mode": given.mode, **({"checkpoint_kv_cache": cache} if cache else {})}
+        on_cpu = flag_value(given.flags, "--device") == "cpu"
+        env |= {} if on_cpu else one_gpu(device)
+        cpu = one_cpu(device) if on_cpu else None
         folder = TemporaryDirectory(prefix="specpilot-sglang-", ignore_cleanup_errors=True)
         try:
-            return self._start(root, given, env, versions, folder, log, timeout_s)
+            return self._start(root, given, env, versions, folder, log, timeout_s, cpu)
         except BaseException:
             folder.cleanup()
             raise
@@ -62,6 +71,7 @@ class SglangAdapter:
         folder: TemporaryDirectory[str],
         log: Path,
         timeout_s: float,
+        cpu: int | None,
     ) -> SglangServer:
         port, nccl = free_port(), free_port()
         argv: tuple[str, ...] = (place.python(), "-m", "sglang.launch_server", *given.flags, "--host", "127.0.0.1")
@@ -69,7 +79,7 @@ class SglangAdapter:
             argv = (place.python(), str(OFFLINE), *given.flags)
         argv = (*argv, "--port", str(port), "--nccl-port", str(nccl))
         shown = (*(f"{name}={value}" for name, value in sorted(given.env.items())), *argv)
-        process = EngineProcess(argv, cwd=Path(folder.name), env=env, log=log)
+        process = EngineProcess(argv, cwd=Path(folder.name), env=env, log=log, cpu=cpu)
         try:
             server = SglangServer(
                 f"http://127.0.0.1:{port}",
