@@ -16,12 +16,12 @@ class Recipe:
     # text
     texts: int = 24576
     held_out: int = 64
-    message_tokens: int = 64
+    message_tokens: int = 112
     """At most so many tokens of a user message are written by the target."""
     top_k: int = 50
-    temperature: float = 1.0
+    temperature: float = 0.8
     new_tokens: int = 256
-    batch: int = 512
+    batch: int = 2048
     shortest_answer: int = 24
     # drafters
     layers: int = 3
@@ -34,21 +34,31 @@ class Recipe:
     eagle_features: int = 3
     # training
     steps: int = 2400
-    sequences: int = 96
-    anchors: int = 24
+    sequences: int = 64
+    anchors: int = 64
     eagle_sequences: int = 16
     eagle_depth: int = 5
     dflash2_rows: tuple[int, ...] = (8, 16)
     dspark_rows: tuple[int, ...] = (7, 15)
+    wide_every: int = 4
+    """Every so many steps a block drafter is trained on its second block length instead of its first; 0: never."""
+    init: str = "target"
+    """`target`: begin with the target's last layers where the shapes allow it; `random`."""
     optimizer: str = "adamw"
-    """Or `muon` (PyTorch 2.9 and later): not measured at size. In the smoke run of 40 steps it needs a larger rate."""
+    """Or `muon`, for the backbone's matrices."""
     rate: float = 1e-3
     weight_decay: float = 0.01
+    warm_up: float = 0.04
     position_decay: float = 5.0
+    reach: float = 0.0
+    """This share of a row's weight is multiplied by the chance that a chain gets there (`head_entropy`)."""
     eagle_decay: float = 0.8
-    unary_weight: float = 0.3
-    recompute: int = 0
-    """1 makes logits again in the backward pass: a few GB of GPU memory instead of tens, and slower."""
+    unary_share: float = 0.25
+    softness: float = 0.0
+    """This share of every label is the target's distribution over its `soft_labels` likeliest tokens."""
+    soft_labels: int = 8
+    compile: int = 0
+    """1 compiles the block drafters (`torch.compile`); every batch is then as wide as the longest text."""
     evaluate_every_s: float = 60.0
     save_every_s: float = 60.0
 
@@ -57,7 +67,8 @@ class Recipe:
         return replace(
             self, texts=24, held_out=4, message_tokens=8, new_tokens=40, batch=8, shortest_answer=4, layers=1,
             intermediate=64, heads=2, kv_heads=1, head_dim=16, rank=8, features=2, eagle_features=2, steps=6,
-            sequences=2, anchors=4, eagle_sequences=2, eagle_depth=3, evaluate_every_s=5.0, save_every_s=5.0,
+            sequences=2, anchors=4, wide_every=2, softness=0.5, soft_labels=3, eagle_sequences=2,
+            eagle_depth=3, evaluate_every_s=5.0, save_every_s=5.0,
         )  # fmt: skip
 
     def changed(self, changes: list[str]) -> Recipe:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from prompts import Known, beginning, closing
+from prompts import Known, beginning, closing, ended
 from recipe import Recipe
 
 from specpilot_cli.testbed.chat import load_tokenizer, render_chat
@@ -19,7 +19,7 @@ from specpilot_cli.testbed.nn.acceptance import Texts
 from specpilot_cli.testbed.nn.generate import Generator, greedy, sampler
 
 MARK = "\u0001message\u0001"
-PROMPT_ROOM = 192
+PROMPT_ROOM = 256
 """Longer prompts are left out of the training text."""
 
 
@@ -69,7 +69,9 @@ def messages_of(generator: Generator, chat: Chat, recipe: Recipe, batch: int, kn
     choose = sampler(recipe.seed + batch, generator.cache.k.device, recipe.top_k, recipe.temperature)
     written = generator.run([chat.open(s) for s in starts], recipe.message_tokens, choose, chat.stop)
     texts = [chat.tokenizer.decode([i for i in ids if i != chat.stop]) for ids in written]
-    messages = [closing(start + text, draw) for start, text in zip(starts, texts, strict=True)]
+    whole = [start + text for start, text in zip(starts, texts, strict=True)]
+    whole = [text if ids[-1] == chat.stop else ended(text) for text, ids in zip(whole, written, strict=True)]
+    messages = [closing(text, draw) for text in whole]
     return [m for m in messages if m and not known.holds(m)]
 
 

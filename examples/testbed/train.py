@@ -23,7 +23,7 @@ import torch  # noqa: E402
 from prompts import Known  # noqa: E402
 from recipe import ALGORITHMS, Recipe, feature_layers  # noqa: E402
 from smoke import tiny_target  # noqa: E402
-from texts import Chat, benchmark_texts, load_texts, pairs_of, texts_of, write_texts  # noqa: E402
+from texts import PROMPT_ROOM, Chat, benchmark_texts, load_texts, pairs_of, texts_of, write_texts  # noqa: E402
 from training import Drafter, Training, rows_of  # noqa: E402
 
 from specpilot_cli.core.digest import sha256_file  # noqa: E402
@@ -33,8 +33,9 @@ from specpilot_cli.testbed.nn.dense import DenseModel  # noqa: E402
 from specpilot_cli.testbed.nn.eagle3 import EagleConfig, EagleHead  # noqa: E402
 from specpilot_cli.testbed.nn.files import load, save  # noqa: E402
 from specpilot_cli.testbed.nn.generate import Generator  # noqa: E402
+from specpilot_cli.testbed.nn.initial import begin_with, same_shapes  # noqa: E402
 
-PROMPT_ROOM, BENCHMARK_ROOM = 192, 640
+BENCHMARK_ROOM = 640
 RESERVE_S = 45.0
 """For files and evaluation, out of --total-minutes."""
 
@@ -64,6 +65,7 @@ def drafters_of(recipe: Recipe, target: DenseModel, mask: int, names: list[str])
     shape: dict[str, Any] = {
         "num_attention_heads": recipe.heads, "num_key_value_heads": recipe.kv_heads, "head_dim": recipe.head_dim,
         "intermediate_size": recipe.intermediate, "max_position_embeddings": c.max_position_embeddings,
+        "rope_theta": c.rope_theta,
     }  # fmt: skip
     made: dict[str, Drafter] = {}
     for name, algorithm in (("dflash2", "DFLASH2"), ("dspark", "DSPARK")):
@@ -77,7 +79,11 @@ def drafters_of(recipe: Recipe, target: DenseModel, mask: int, names: list[str])
     if "eagle3" in names:
         ids = feature_layers(c.num_hidden_layers, recipe.eagle_features)
         made["eagle3"] = EagleHead(EagleConfig(c.hidden_size, c.vocab_size, ids, **shape))
-    return {name: module.to(target.embedding.device) for name, module in made.items()}
+    made = {name: module.to(target.embedding.device) for name, module in made.items()}
+    for module in made.values():
+        if recipe.init == "target" and same_shapes(module, target):
+            begin_with(module, target)
+    return made
 
 
 def begun(drafters: dict[str, Drafter], folder: Path | None) -> dict[str, Drafter]:

@@ -17,19 +17,21 @@ from torch import Tensor, nn
 from specpilot_cli.testbed.nn.acceptance import Texts, tau_of
 from specpilot_cli.testbed.nn.block_drafter import BlockDrafter
 from specpilot_cli.testbed.nn.eagle3 import EagleHead
+from specpilot_cli.testbed.nn.features import Features, features_of
 from specpilot_cli.testbed.nn.generate import Target
-from specpilot_cli.testbed.nn.losses import block_loss, draw_anchors, eagle_loss
+from specpilot_cli.testbed.nn.losses import Soft, block_loss, draw_anchors, eagle_loss
+from specpilot_cli.testbed.nn.muon import Muon
 
 Drafter = BlockDrafter | EagleHead
 LOG_EVERY = 50
 WIDTH = 64
 
 
-def rate_at(progress: float, peak: float) -> float:
+def rate_at(progress: float, peak: float, warm_up: float = 0.04) -> float:
     """Linear warm-up over the first 4 %, then a cosine to 2 % of the peak."""
-    if progress < 0.04:
-        return peak * (progress + 1e-4) / 0.04
-    return peak * (0.02 + 0.49 * (1 + math.cos(math.pi * min(1.0, (progress - 0.04) / 0.96))))
+    if progress < warm_up:
+        return peak * (progress + 1e-4) / warm_up
+    return peak * (0.02 + 0.49 * (1 + math.cos(math.pi * min(1.0, (progress - warm_up) / (1 - warm_up)))))
 
 
 class Several:
@@ -72,10 +74,7 @@ def optimizer_of(module: nn.Module, recipe: Recipe) -> Several:
     adamw = {"lr": recipe.rate, "betas": (0.9, 0.95), "fused": kept_on(module) == "cuda"}
     plain = torch.optim.AdamW(others, weight_decay=0.0, **adamw)
     if recipe.optimizer == "muon":
-        muon = torch.optim.Muon(
-            decayed, lr=recipe.rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
-        )
-        return Several(muon, plain)
+        return Several(Muon(decayed, lr=recipe.rate, weight_decay=recipe.weight_decay), plain)
     return Several(torch.optim.AdamW(decayed, weight_decay=recipe.weight_decay, **adamw), plain)
 
 
@@ -118,6 +117,9 @@ class Training:
         wanted = {i for d in drafters.values() for i in d.config.target_layer_ids}
         self.layers = tuple(sorted(wanted))
         self.stopping = False
+        self.features: Features | None = None
+        if recipe.compile:
+            compile_blocks(drafters)
         self._resume()
 
     def _resume(self) -> None:
@@ -165,25 +167,35 @@ class Training:
                 saved = self.clock.seconds
         self.save()
 
+    def prepare(self, texts: Texts) -> None:
+        """Make the target's features once, where there is room for them."""
+        begun = time.perf_counter()
+        labels = self.recipe.soft_labels if self.recipe.softness else 0
+        self.features = features_of(self.target, texts, self.layers, labels)
+        print(f"features: {type(self.features).__name__}, {time.perf_counter() - begun:.1f} s", flush=True)
+
     def step(self, texts: Texts) -> dict[str, Tensor]:
         """One step of every drafter on one batch; what it draws depends on the seed and the step alone."""
         recipe = self.recipe
+        if self.features is None:
+            self.prepare(texts)
+        assert self.features is not None
         draw = torch.Generator().manual_seed(recipe.seed + 7919 * self.clock.step)
-        batch = texts.part(torch.randint(len(texts), (recipe.sequences,), generator=draw))
+        chosen = torch.randint(len(texts), (recipe.sequences,), generator=draw)
+        batch = texts.part(chosen)
         # few different widths: cuDNN plans its attention anew for each
         longest = min(batch.ids.shape[1], -(-int(batch.lengths.max()) // WIDTH) * WIDTH)
-        batch = Texts(batch.ids[:, :longest], batch.first, batch.lengths)
-        starts = draw_anchors(batch.first, batch.lengths - 2, recipe.anchors, draw).to(self.device)
-        pick = int(torch.randint(1 << 30, (1,), generator=draw))
+        longest = batch.ids.shape[1] if recipe.compile else longest
+        batch = Texts(batch.ids[:, :longest].contiguous(), batch.first, batch.lengths)
+        starts = draw_anchors(batch.first, batch.lengths - 2, recipe.anchors, draw).to(self.device, non_blocking=True)
         on = batch.to(self.device)
-        with torch.no_grad():
-            _, features = self.target(on.ids, self.layers)
+        features, soft = self.features.batch(chosen, longest)
         losses = {}
         for name, drafter in self.drafters.items():
             for group in self.optimizers[name].param_groups:
-                group["lr"] = rate_at(self.clock.progress, recipe.rate)
+                group["lr"] = rate_at(self.clock.progress, recipe.rate, recipe.warm_up)
             with self.autocast():
-                loss = self._loss(name, drafter, on, self._chosen(features, drafter), starts, pick, batch)
+                loss = self._loss(name, drafter, on, self._chosen(features, drafter), soft, starts, batch)
             self.optimizers[name].zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
@@ -192,25 +204,36 @@ class Training:
         return losses
 
     def _chosen(self, features: Tensor, drafter: Drafter) -> Tensor:
+        if drafter.config.target_layer_ids == self.layers:
+            return features
         parts = features.split(self.target.embedding.shape[1], -1)
         return torch.cat([parts[self.layers.index(i)] for i in drafter.config.target_layer_ids], -1)
 
     def _loss(
-        self, name: str, drafter: Drafter, texts: Texts, features: Tensor, starts: Tensor, pick: int, there: Texts
+        self,
+        name: str,
+        drafter: Drafter,
+        texts: Texts,
+        features: Tensor,
+        soft: Soft | None,
+        starts: Tensor,
+        there: Texts,
     ) -> Tensor:
         """Of one drafter; `there` is the same batch on the CPU."""
         recipe, target = self.recipe, self.target
-        recompute = bool(recipe.recompute)
         if isinstance(drafter, EagleHead):
             some = slice(0, recipe.eagle_sequences)
             return eagle_loss(
                 drafter, texts.ids[some], there.first[some], there.lengths[some], features[some], target.embedding,
-                target.head, depth=recipe.eagle_depth, decay=recipe.eagle_decay, recompute=recompute,
+                target.head, depth=recipe.eagle_depth, decay=recipe.eagle_decay,
+                soft=None if soft is None else (soft[0][some], soft[1][some]), softness=recipe.softness,
             )  # fmt: skip
         choices = recipe.dflash2_rows if name == "dflash2" else recipe.dspark_rows
+        wide = len(choices) > 1 and recipe.wide_every and self.clock.step % recipe.wide_every == recipe.wide_every - 1
         return block_loss(
-            drafter, texts.ids, texts.lengths, features, starts, choices[pick % len(choices)], target.embedding,
-            target.head, decay=recipe.position_decay, unary_weight=recipe.unary_weight, recompute=recompute,
+            drafter, texts.ids, texts.lengths, features, starts, choices[1 if wide else 0], target.embedding,
+            target.head, decay=recipe.position_decay, unary_share=recipe.unary_share, reach=recipe.reach, soft=soft,
+            softness=recipe.softness,
         )  # fmt: skip
 
     def taus(self, texts: Texts, batch: int = 16) -> dict[str, float]:
@@ -221,6 +244,14 @@ class Training:
                 with self.autocast():
                     found[f"{name}@{rows}"] = tau_of(drafter, self.target, texts.to(self.device), rows, batch).tau
         return found
+
+
+def compile_blocks(drafters: dict[str, Drafter]) -> None:
+    """Fused kernels for the block drafters' passes; saved names and shapes stay as they are."""
+    for drafter in drafters.values():
+        if isinstance(drafter, BlockDrafter):
+            for name in ("forward", "context"):
+                setattr(drafter, name, torch.compile(getattr(drafter, name), dynamic=False))
 
 
 def rows_of(recipe: Recipe, name: str) -> tuple[int, ...]:

@@ -141,7 +141,7 @@ def test_the_whole_of_training_and_evaluation_runs_in_bfloat16(kind: str) -> Non
         else:
             starts = draw_anchors(texts.first, texts.lengths - 2, 4, torch.Generator().manual_seed(0))
             some = (texts.ids, texts.lengths, features, starts, 5)
-            loss = block_loss(drafter, *some, *tables, decay=5.0, unary_weight=0.3)
+            loss = block_loss(drafter, *some, *tables, decay=5.0, unary_share=0.25)
         found = tau_of(drafter, target, texts, 4)
     loss.backward()
     assert loss.isfinite() and found.steps > 0
@@ -252,7 +252,7 @@ def test_training_on_one_text_makes_the_drafter_right_about_it(algorithm: str) -
             starts = draw_anchors(texts.first, texts.lengths - 2, 8, draw)
             loss = block_loss(
                 drafter, texts.ids, texts.lengths, features, starts, 5, target.embedding, target.head,
-                decay=5.0, unary_weight=0.3,
+                decay=5.0, unary_share=0.25,
             )  # fmt: skip
         optimizer.zero_grad()
         loss.backward()

@@ -37,7 +37,8 @@ class Texts:
 
     def to(self, device: torch.device | str) -> Texts:
         """On a device."""
-        return Texts(self.ids.to(device), self.first.to(device), self.lengths.to(device))
+        ahead = torch.device(device).type == "cuda"  # the way back has to be waited for
+        return Texts(*(part.to(device, non_blocking=ahead) for part in (self.ids, self.first, self.lengths)))
 
 
 @dataclass(frozen=True)

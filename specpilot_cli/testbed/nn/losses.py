@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from specpilot_cli.testbed.nn.block_drafter import BlockDrafter
 from specpilot_cli.testbed.nn.eagle3 import EagleHead
+from specpilot_cli.testbed.nn.frozen_head import head_entropy
 
-ROWS_AT_ONCE = 8192
-"""Rows of vocabulary logits held at a time: 1.6 GB in float32 at 49,152 tokens."""
-
-
-def piecewise(
-    function: Callable[..., Tensor], pieces: Iterable[tuple[Tensor, ...]], *rest: object, recompute: bool
-) -> Tensor:
-    """Sum of `function(*piece, *rest)`; with `recompute` nothing of a piece is kept for the backward pass."""
-    total: Tensor | None = None
-    for piece in pieces:
-        part = checkpoint(function, *piece, *rest, use_reentrant=False) if recompute else function(*piece, *rest)
-        total = part if total is None else total + part
-    if total is None:
-        raise ValueError("nothing to sum")
-    return total
+Soft = tuple[Tensor, Tensor]
+"""Likeliest tokens [B, T, k] of the target at each position and their probabilities [B, T, k], 1 together."""
 
 
 def draw_anchors(first: Tensor, last: Tensor, count: int, draw: torch.Generator) -> Tensor:
     """`count` anchor positions [B, count] a sequence, uniform in first .. last (inclusive; both [B], on the CPU)."""
     span = (last - first + 1).clamp(min=1).unsqueeze(1)
     return first.unsqueeze(1) + (torch.rand(len(first), count, generator=draw) * span).long()
+
+
+def labels_of(known: Tensor, soft: Soft | None, softness: float) -> tuple[Tensor, Tensor]:
+    """Tokens and shares [..., k + 1] of the labels: the text's own token, and `softness` of them from `soft`."""
+    ids, one = known.unsqueeze(-1), torch.ones_like(known, dtype=torch.float32).unsqueeze(-1)
+    if soft is None or not softness:
+        return ids, one
+    return torch.cat((ids, soft[0]), -1), torch.cat((one * (1 - softness), soft[1].float() * softness), -1)
 
 
 def block_loss(
@@ -46,8 +38,10 @@ def block_loss(
     head: Tensor,
     *,
     decay: float,
-    unary_weight: float,
-    recompute: bool = True,
+    unary_share: float,
+    reach: float = 0.0,
+    soft: Soft | None = None,
+    softness: float = 0.0,
 ) -> Tensor:
     """Mean cross entropy of the blocks at `starts` [B, A]; the tokens before each proposal are the text's own.
 
@@ -55,35 +49,36 @@ def block_loss(
         ids: texts [B, T]; what lies at or behind `lengths` [B] is not asked for.
         features: layer outputs of the target [B, T, K * hidden].
         decay: the weight of the j-th proposal is exp(-j / decay): an error ends the accepted run.
-        unary_weight: share of the loss without the pairwise head, which must rank the candidates alone.
-        recompute: make the logits again in the backward pass; otherwise about 20 bytes a row and token are kept.
+        unary_share: share of the blocks (the first of each sequence) that are asked without the pairwise head, which
+            must rank the candidates alone.
+        reach: see `head_entropy`.
+        soft: the target's distribution; `softness` of every label is drawn from it.
     """
     drop = drafter.config.first_row
     owner = torch.arange(len(ids), device=ids.device).unsqueeze(1)
     out = drafter(embedding, ids[owner, starts], starts, rows, drafter.context(features))[:, :, drop:]
     count = out.shape[2]
     places = starts.unsqueeze(-1) + torch.arange(count + 1, device=ids.device)
-    path = ids[owner.unsqueeze(-1), places.clamp(max=ids.shape[1] - 1)]
+    inside = places.clamp(max=ids.shape[1] - 1)
+    path = ids[owner.unsqueeze(-1), inside]
     known = places[..., 1:] < lengths.view(-1, 1, 1)
     weights = torch.exp(-torch.arange(count, device=ids.device) / decay) * known
-    left, right = drafter.pair(path[..., :-1], out)
-    parts = out.flatten(0, 2), left.flatten(0, 2), path[..., 1:].flatten(), weights.flatten()
-    pieces = zip(*(torch.split(part, ROWS_AT_ONCE) for part in parts), strict=True)
-    total = piecewise(_entropy, pieces, head, right, unary_weight, recompute=recompute)
+    there = None if soft is None else tuple(part[owner.unsqueeze(-1), inside[..., 1:]] for part in soft)
+    named, shares = labels_of(path[..., 1:], None if there is None else (there[0], there[1]), softness)
+    alone = round(unary_share * starts.shape[1])
+    total = out.new_zeros((), dtype=torch.float32)
+    for some, paired in ((slice(0, alone), False), (slice(alone, None), True)):
+        if not out[:, some].numel():
+            continue
+        x = out[:, some]
+        pair = None
+        if paired:
+            left, right = drafter.pair(path[:, some, :-1], x)
+            pair = left.flatten(0, 1), right
+        labels, share, weight = (part[:, some].flatten(0, 1) for part in (named, shares, weights))
+        total = total + head_entropy(x.flatten(0, 1), head, labels, share, weight, pair, reach)
     mean: Tensor = total / weights.sum().clamp(min=1e-6)
     return mean
-
-
-def _entropy(
-    out: Tensor, left: Tensor, labels: Tensor, weights: Tensor, head: Tensor, right: Tensor, share: float
-) -> Tensor:
-    """Weighted sum over rows; the logits are made again in the backward pass instead of being kept."""
-    unary = F.linear(out, head.to(out.dtype)).float()
-    pair = F.linear(left, right.to(left.dtype)).float()
-    each = F.cross_entropy(unary + pair, labels, reduction="none")
-    if share:
-        each = each + share * F.cross_entropy(unary, labels, reduction="none")
-    return (each * weights).sum()
 
 
 def eagle_loss(
@@ -97,7 +92,8 @@ def eagle_loss(
     *,
     depth: int,
     decay: float,
-    recompute: bool = True,
+    soft: Soft | None = None,
+    softness: float = 0.0,
 ) -> Tensor:
     """Mean cross entropy over all depths; row i at depth k predicts token i + 2 from features up to i - k.
 
@@ -105,7 +101,7 @@ def eagle_loss(
     the CPU nothing waits for the GPU.
     """
     outputs = head.unroll(ids[:, 1:], features[:, :-1], embedding, depth)
-    labels = ids[:, 2:].flatten()
+    named, shares = (part[:, 2:].flatten(0, 1) for part in labels_of(ids, soft, softness))
     place = torch.arange(ids.shape[1] - 2, device=first.device)
     total, weight_sum = features.new_zeros((), dtype=torch.float32), 0.0
     for k, out in enumerate(outputs):
@@ -115,11 +111,7 @@ def eagle_loss(
             continue
         weight_sum += decay**k * len(index)
         index = index.to(ids.device, non_blocking=True)
-        rows, wanted = out[:, :-1].flatten(0, 1)[index], labels[index]
-        pieces = zip(torch.split(rows, ROWS_AT_ONCE), torch.split(wanted, ROWS_AT_ONCE), strict=True)
-        total = total + decay**k * piecewise(_plain_entropy, pieces, lm_head, recompute=recompute)
+        rows = out[:, :-1].flatten(0, 1)[index].unsqueeze(1)
+        weights = torch.full(rows.shape[:2], decay**k, device=ids.device)
+        total = total + head_entropy(rows, lm_head, named[index].unsqueeze(1), shares[index].unsqueeze(1), weights)
     return total / max(weight_sum, 1e-6)
-
-
-def _plain_entropy(rows: Tensor, labels: Tensor, head: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(rows, head.to(rows.dtype)).float(), labels, reduction="sum")
