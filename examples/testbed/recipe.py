@@ -38,6 +38,8 @@ class Recipe:
     anchors: int = 64
     eagle_sequences: int = 16
     eagle_depth: int = 5
+    hard: float = 0.0
+    """Anchors are drawn with a weight of 1 - hard * the target's probability of their token (`hard_anchors`)."""
     dflash2_rows: tuple[int, ...] = (8, 16)
     dspark_rows: tuple[int, ...] = (7, 15)
     wide_every: int = 4
@@ -67,7 +69,7 @@ class Recipe:
         return replace(
             self, texts=24, held_out=4, message_tokens=8, new_tokens=40, batch=8, shortest_answer=4, layers=1,
             intermediate=64, heads=2, kv_heads=1, head_dim=16, rank=8, features=2, eagle_features=2, steps=6,
-            sequences=2, anchors=4, wide_every=2, softness=0.5, soft_labels=3, eagle_sequences=2,
+            sequences=2, anchors=4, wide_every=2, softness=0.5, soft_labels=3, hard=0.5, eagle_sequences=2,
             eagle_depth=3, evaluate_every_s=5.0, save_every_s=5.0,
         )  # fmt: skip
 

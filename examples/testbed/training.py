@@ -19,12 +19,14 @@ from specpilot_cli.testbed.nn.block_drafter import BlockDrafter
 from specpilot_cli.testbed.nn.eagle3 import EagleHead
 from specpilot_cli.testbed.nn.features import Features, features_of
 from specpilot_cli.testbed.nn.generate import Target
-from specpilot_cli.testbed.nn.losses import Soft, block_loss, draw_anchors, eagle_loss
+from specpilot_cli.testbed.nn.losses import Soft, block_loss, draw_anchors, eagle_loss, hard_anchors
 from specpilot_cli.testbed.nn.muon import Muon
 
 Drafter = BlockDrafter | EagleHead
 LOG_EVERY = 50
 WIDTH = 64
+CANDIDATES = 4
+"""Positions drawn for each anchor that is kept where the recipe prefers hard ones."""
 
 
 def rate_at(progress: float, peak: float, warm_up: float = 0.04) -> float:
@@ -170,7 +172,7 @@ class Training:
     def prepare(self, texts: Texts) -> None:
         """Make the target's features once, where there is room for them."""
         begun = time.perf_counter()
-        labels = self.recipe.soft_labels if self.recipe.softness else 0
+        labels = self.recipe.soft_labels if self.recipe.softness or self.recipe.hard else 0
         self.features = features_of(self.target, texts, self.layers, labels)
         print(f"features: {type(self.features).__name__}, {time.perf_counter() - begun:.1f} s", flush=True)
 
@@ -187,9 +189,9 @@ class Training:
         longest = min(batch.ids.shape[1], -(-int(batch.lengths.max()) // WIDTH) * WIDTH)
         longest = batch.ids.shape[1] if recipe.compile else longest
         batch = Texts(batch.ids[:, :longest].contiguous(), batch.first, batch.lengths)
-        starts = draw_anchors(batch.first, batch.lengths - 2, recipe.anchors, draw).to(self.device, non_blocking=True)
         on = batch.to(self.device)
         features, soft = self.features.batch(chosen, longest)
+        starts = self._anchors(batch, on, soft, draw)
         losses = {}
         for name, drafter in self.drafters.items():
             for group in self.optimizers[name].param_groups:
@@ -202,6 +204,16 @@ class Training:
             self.optimizers[name].step()
             losses[name] = loss.detach()
         return losses
+
+    def _anchors(self, there: Texts, texts: Texts, soft: Soft | None, draw: torch.Generator) -> Tensor:
+        """Where blocks begin, on the device; `there` is the same batch on the CPU."""
+        count, hard = self.recipe.anchors, self.recipe.hard if soft is not None else 0.0
+        starts = draw_anchors(there.first, there.lengths - 2, CANDIDATES * count if hard else count, draw)
+        chance = torch.rand(starts.shape, generator=draw) if hard else None
+        starts = starts.to(self.device, non_blocking=True)
+        if soft is None or chance is None:
+            return starts
+        return hard_anchors(texts.ids, soft, starts, chance.to(self.device, non_blocking=True), count, hard)
 
     def _chosen(self, features: Tensor, drafter: Drafter) -> Tensor:
         if drafter.config.target_layer_ids == self.layers:

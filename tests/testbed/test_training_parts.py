@@ -84,6 +84,21 @@ def test_soft_labels_stand_at_the_token_they_are_about() -> None:
         assert torch.equal(row[first:end, 0], ids[first:end])
 
 
+def test_hard_anchors_follow_the_targets_doubt() -> None:
+    """Of equally many sure (q = 1) and open (q = 0.25) tokens the kept ones are as often sure as their weights say."""
+    from specpilot_cli.testbed.nn.losses import hard_anchors
+
+    ids = torch.tensor([[5, 7]])
+    soft = torch.tensor([[[5, 1], [7, 1]]]), torch.tensor([[[1.0, 0.0], [0.25, 0.75]]])
+    draw, kept = torch.Generator().manual_seed(0), []
+    for _ in range(400):
+        starts = torch.tensor([[0, 1] * 50])
+        kept.append(hard_anchors(ids, soft, starts, torch.rand(1, 100, generator=draw), 1, 0.8))
+    share = (torch.cat(kept) == 0).float().mean().item()
+    # weights 0.2 and 0.8: one in five, within four standard deviations of 400 draws
+    assert abs(share - 0.2) < 4 * (0.2 * 0.8 / 400) ** 0.5
+
+
 def test_a_head_that_begins_as_the_targets_last_layer_computes_it() -> None:
     """EAGLE-3 with zero for what the target has not (the embedding's half of the attention, the other features)."""
     torch.manual_seed(1)

@@ -19,6 +19,19 @@ def draw_anchors(first: Tensor, last: Tensor, count: int, draw: torch.Generator)
     return first.unsqueeze(1) + (torch.rand(len(first), count, generator=draw) * span).long()
 
 
+def hard_anchors(ids: Tensor, soft: Soft, starts: Tensor, chance: Tensor, count: int, hard: float) -> Tensor:
+    """`count` of the positions `starts` [B, C], rather those whose token the target was unsure of.
+
+    An engine's step begins behind a token that the drafter got wrong, so its anchors are not spread evenly. A position
+    is kept with a weight of 1 - hard * q, q the target's probability of its token; `chance` [B, C]: uniform in 0 .. 1.
+    """
+    owner = torch.arange(len(ids), device=ids.device).unsqueeze(1)
+    named, shares = (part[owner, starts] for part in soft)
+    sure = (shares.float() * (named == ids[owner, starts].unsqueeze(-1))).sum(-1)
+    keys = torch.log1p(-hard * sure.clamp(max=1.0)) - torch.log(-torch.log(chance.clamp(1e-6, 1 - 1e-6)))
+    return starts.gather(1, keys.topk(count, dim=1).indices)
+
+
 def labels_of(known: Tensor, soft: Soft | None, softness: float) -> tuple[Tensor, Tensor]:
     """Tokens and shares [..., k + 1] of the labels: the text's own token, and `softness` of them from `soft`."""
     ids, one = known.unsqueeze(-1), torch.ones_like(known, dtype=torch.float32).unsqueeze(-1)
