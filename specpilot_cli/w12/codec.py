@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module, util
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specpilot_cli.core.errors import EnvironmentUnusable
 from specpilot_cli.core.paths import share_dir
@@ -43,12 +43,7 @@ class Codec(Protocol):
 
 
 @cache
-def codec() -> Codec:
-    """The codec.
-
-    Raises:
-        EnvironmentUnusable: torch is not installed.
-    """
+def _mounted() -> None:
     if util.find_spec("torch") is None:
         raise EnvironmentUnusable("The W12 codec needs torch.", "", "pip install 'specpilot[torch]'")
     path = share_dir("kernels") / "_testing" / "mount.py"
@@ -57,5 +52,24 @@ def codec() -> Codec:
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.mount()
-    found: Codec = import_module("specpilot_kernels.w12_pack.op")
+
+
+@cache
+def room(name: str) -> Any:
+    """A module of the kernels' data room, `w12_gemm.op` for example.
+
+    Raises:
+        EnvironmentUnusable: torch is not installed.
+    """
+    _mounted()
+    return import_module(f"specpilot_kernels.{name}")
+
+
+def codec() -> Codec:
+    """The codec.
+
+    Raises:
+        EnvironmentUnusable: torch is not installed.
+    """
+    found: Codec = room("w12_pack.op")
     return found
