@@ -200,8 +200,8 @@ class Bench:
             base = trials[self.report["best"]]["changes"] if name.startswith("+") and "best" in self.report else []
             try:
                 trials[name] = self.trial(name, [*base, *[c for c in rest.split(";") if c]])
-            except (RuntimeError, ValueError) as error:  # an out-of-memory variant must not end the others
-                trials[name] = {"changes": rest, "error": str(error)[:300]}
+            except Exception as error:  # a variant that does not work must not end the others
+                trials[name] = {"changes": rest, "error": f"{type(error).__name__}: {error}"[:300]}
                 torch.cuda.empty_cache()
             self._judge(name)
 

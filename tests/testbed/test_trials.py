@@ -1,0 +1,32 @@
+"""Trials of the recipe in miniature: what helps is kept, what cannot work is reported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "testbed"
+
+
+def test_trials_keep_what_helps_and_are_not_repeated(tmp_path: Path) -> None:
+    """Trials with + build on the best; one that cannot work is reported and ends nothing."""
+    out = tmp_path / "trials.json"
+    argv = [sys.executable, str(EXAMPLE / "experiments.py"), "--smoke", "--device", "cpu", "--texts", str(tmp_path)]
+    argv += ["--out", str(out), "--seconds", "0.5", "--drafter", "dspark", "--set", "steps=3", "--profile"]
+    first = subprocess.run([*argv, "--write", "1", "base:rate=1e-9", "bad:layers=-1"], capture_output=True, text=True)
+    assert first.returncode == 0, first.stdout + first.stderr
+    found = json.loads(out.read_text())
+    assert found["best"] == "base" and "error" in found["trials"]["bad"]
+    assert found["trials"]["base"]["tau"]["end"]["held-out 0"] >= 1 and found["trials"]["base"]["steps"] > 1
+    assert set(found["profile eagle3"]) == {"step_ms", "without_logits_ms", "optimizer_ms", "target_ms"}
+    again = subprocess.run([*argv, "base:", "+more:wide_every=0"], capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    later = json.loads(out.read_text())
+    assert later["trials"]["base"] == found["trials"]["base"]
+    assert later["trials"]["+more"]["changes"] == ["rate=1e-9", "wide_every=0"]
