@@ -1,17 +1,21 @@
 """The certified head against the head: a million rows for equality, then times beside cuBLAS, under CUDA graphs.
 
-python kernels/certified_head/bench.py --out results.json [--rows 1,8,32] [--check-rows 1000000]
+python kernels/certified_head/bench.py --out results.json [--rows 1,8,16,32] [--check-rows 1000000] [--triton]
 """
 
 import argparse
+import itertools
 import json
+import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,127 +23,209 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_testing"))
 from mount import mount
 
 mount()
-from specpilot_kernels.certified_head import op, triton_kernel  # noqa: E402
+from specpilot_kernels.certified_head import cases, native, op  # noqa: E402
 
 V, K = 248320, 5120
-TILES = [triton_kernel.TILE, triton_kernel.WEIGHTS_FIRST]
+SMALL = (8192, 512)  # of the million rows
+GOAL = 1.7
+EVERY = native.Launch(capacity=0)  # no list: every token is rescored
+EXTRA = {"plain": native.Launch(ahead=0), "ahead2": native.Launch(ahead=2)}
 
 
-def near_ties(weight: torch.Tensor, generator: torch.Generator) -> None:
-    """A fifth of the rows becomes a copy of another, a tenth differs from another by one last bit."""
-    v = len(weight)
-    other = torch.randint(0, v, (v,), generator=generator, device=weight.device)
-    draw = torch.rand(v, generator=generator, device=weight.device)
-    copy, close = draw < 0.2, (draw >= 0.2) & (draw < 0.3)
-    weight[copy] = weight[other[copy]]
-    near = weight[other[close]].view(torch.int16)
-    near[:, 0] ^= 1
-    weight[close] = near.view(torch.bfloat16)
-
-
-def rows_for(weight: torch.Tensor, m: int, generator: torch.Generator) -> torch.Tensor:
-    """Half random, half along a row of the head: its copies and neighbours tie or nearly tie."""
-    x = torch.randn(m, weight.shape[1], generator=generator, device=weight.device)
-    along = torch.randint(0, len(weight), (m // 2,), generator=generator, device=weight.device)
-    x[: m // 2] = weight[along].float() * 50 + 0.01 * x[: m // 2]
-    return x.bfloat16()
+def shapes(m: int, whole: bool = True) -> list[native.Launch]:
+    """Every compiled shape whose columns are those that `m` rows take; or those that leave parts out."""
+    found = native.variants(torch.device("cuda", 0))
+    least = min(v.columns for v in found if v.columns >= 2 * m)
+    return [native.Launch(v.name) for v in found if v.columns == least and ("_" in v.name) != whole]
 
 
 def check(total: int) -> dict[str, int]:
-    """Rows compared with every score computed by the same code, and with cuBLAS (other summation order: near ties)."""
+    """Rows compared with every score computed by the same code, and with cuBLAS (other summation order: near ties).
+
+    Every row in the shape that is used by default at 32 rows, and in one of the others in turn.
+    """
     generator = torch.Generator(device="cuda").manual_seed(0)
-    compared = wrong = cublas = survivors = 0
+    others = itertools.cycle([(m, launch) for m in (1, 4, 8, 16, 32, 64) for launch in shapes(m)])
+    compared = others_compared = wrong = cublas = 0
+    bad = torch.zeros(2, dtype=torch.int64, device="cuda")
     while compared < total:
-        weight = (torch.randn(8192, 512, generator=generator, device="cuda") * 0.02).bfloat16()
-        near_ties(weight, generator)
-        head = op.prepare(weight)
-        for _ in range(100):
-            x = rows_for(weight, 64, generator)
-            every = triton_kernel.argmax(x, head, capacity=0)
-            for tile in TILES:
-                found = triton_kernel.argmax(x, head, tile=tile)
-                wrong += int((found != every).sum())
+        weight = cases.drawn_head(*SMALL, generator)
+        head = op.prepare(weight, tiles=True)
+        for _ in range(min(200, -(-(total - compared) // 64))):
+            x = cases.drawn_rows(weight, 64, generator)
+            every = native.argmax(x, head, EVERY)
+            found = torch.cat([native.argmax(part, head) for part in x.split(32)])
+            m, launch = next(others)
+            stride = max(8 // m, 1)  # eight calls at most
+            pieces = x[::stride].contiguous().split(m)
+            other = torch.cat([native.argmax(piece, head, launch) for piece in pieces])
             scores = torch.nn.functional.linear(x, weight)
             own = (x.float() * weight[found].float()).sum(1)
             # cuBLAS may prefer another token only where the two scores nearly tie
             ahead = scores.float().amax(1) - own
-            cublas += int((ahead > own.abs() * 2.0**-7 + 1e-6).sum())
-            compared += 64
-        survivors += int(op.survivors(x, head).sum())
-    return {"rows": compared, "wrong": wrong, "cublas_clearly_prefers_another": cublas, "survivors": survivors}
+            bad[0] += (found != every).sum() + (other != every[::stride]).sum()
+            bad[1] += (ahead > own.abs() * 2.0**-7 + 1e-6).sum()
+            compared += len(x)
+            others_compared += len(other)
+        wrong, cublas = bad.tolist()
+        if wrong:
+            break
+    return {
+        "rows": compared, "other_shapes_rows": others_compared, "wrong": wrong,
+        "cublas_clearly_prefers_another": cublas,
+    }  # fmt: skip
 
 
-def timed(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Microseconds of each call, interleaved, every candidate at every place of the order."""
-    graphs = {}
-    for name, call in calls.items():
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):
-            call()
-        torch.cuda.synchronize()
-        graphs[name] = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graphs[name]):
-            call()
-    marks = []
-    order = list(graphs.items())
-    for repeat in range(repeats + 2):
-        shift = repeat % len(order)
-        for name, graph in order[shift:] + order[:shift]:
+def first_calls() -> int:
+    """One call of every shape on a small head, said one by one: where a kernel hangs, the last word names it."""
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    weight = cases.drawn_head(3000, 1032, generator)
+    head, wrong = op.prepare(weight, tiles=True), 0
+    for m in (1, 8, 16, 32, 64):
+        x = cases.drawn_rows(weight, m, generator)
+        every = native.argmax(x, head, EVERY)
+        print(f"{m} rows:", end="", flush=True)
+        for launch in (*shapes(m), *EXTRA.values()):
+            print(f" {launch.variant or 'default'}/{launch.ahead}", end="", flush=True)
+            bad = int((native.argmax(x, head, launch) != every).sum())
+            print(f" {bad} WRONG" if bad else "", end="", flush=True)
+            wrong += bad
+        print(flush=True)
+    return wrong
+
+
+def check_topk(k: int = 16) -> int:
+    """Differences of the first `k` from every score as `op` rescores it, on this device."""
+    generator = torch.Generator(device="cuda").manual_seed(2)
+    weight = cases.drawn_head(*SMALL, generator)
+    x, head = cases.drawn_rows(weight, 32, generator), op.prepare(weight)
+    values, ids = op.topk(x, head, k)
+    scores = torch.stack([(weight.float() * row.float()).sum(1).bfloat16().float() for row in x])
+    expected, order = torch.sort(scores, dim=1, descending=True, stable=True)
+    return int((values != expected[:, :k]).sum() + (ids != order[:, :k]).sum())
+
+
+def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """The call as a graph, warmed up."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    graph.replay()
+    return graph
+
+
+def timed(graphs: dict[str, torch.cuda.CUDAGraph], repeats: int) -> dict[str, list[float]]:
+    """Microseconds of each graph, interleaved, in a new random order every time: what runs after cuBLAS is slower."""
+    marks, order, draw = [], list(graphs.items()), random.Random(0)
+    for _ in range(repeats):
+        draw.shuffle(order)
+        for name, graph in order:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             graph.replay()
             end.record()
-            marks.append((repeat, name, start, end))
+            marks.append((name, start, end))
     torch.cuda.synchronize()
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat, name, start, end in marks:
-        if repeat >= 2:
-            found[name].append(round(start.elapsed_time(end) * 1e3, 2))
+    found: dict[str, list[float]] = {name: [] for name in graphs}
+    for name, start, end in marks:
+        found[name].append(round(start.elapsed_time(end) * 1e3, 2))
     return found
+
+
+def launches(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
+    """Microseconds of each launch of one replay, as the profiler sees them; early ones overlap."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+    return {e.key[:40]: round(e.device_time_total / e.count, 2) for e in seen.key_averages() if e.device_time_total}
 
 
 def head_argmax(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x, weight).argmax(1)
 
 
+def line(
+    m: int, head: op.Head, rows_head: op.Head | None, repeats: int, generator: torch.Generator
+) -> tuple[dict[str, Any], torch.cuda.CUDAGraph]:
+    """Every shape at one number of rows, checked and timed beside cuBLAS; and the graph of the default one."""
+    x = torch.randn(m, K, generator=generator, device="cuda").bfloat16()
+    x[0] = (head.weight[12345].float() * 50).bfloat16()
+    every = native.argmax(x, head, EVERY)
+    tried = {launch.variant or "": launch for launch in shapes(m)} | EXTRA
+    calls: dict[str, Callable[[], torch.Tensor]] = {
+        name: partial(native.argmax, x, head, launch) for name, launch in tried.items()
+    }
+    if rows_head is not None:
+        from specpilot_kernels.certified_head import triton_kernel
+
+        calls["triton"] = partial(triton_kernel.argmax, x, rows_head)
+    wrong = [name for name, call in calls.items() if any(not torch.equal(call(), every) for _ in range(5))]
+    counts = native.listed(x, head)
+    calls |= {launch.variant or "": partial(native.argmax, x, head, launch) for launch in shapes(m, whole=False)}
+    calls |= {
+        "cublas": partial(torch.nn.functional.linear, x, head.weight),
+        "cublas+argmax": partial(head_argmax, x, head.weight),
+    }
+    graphs = {name: captured(call) for name, call in calls.items()}
+    samples = timed(graphs, repeats)
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    default = native.plan.choose(native.variants(x.device), m).name
+    said = {
+        "rows": m, "wrong": wrong, "default": default, "ratio": round(medians["cublas"] / medians[default], 3),
+        "median_us": medians, "samples_us": samples,
+        "survivors_a_row": int(op.survivors(x[:4], head).sum()) / min(m, 4),
+        "listed_a_row": int(counts.sum()) / m, "most_listed": int(counts.max()),
+    }  # fmt: skip
+    return said, graphs[default]
+
+
+def told(found: dict[str, Any]) -> str:
+    """One line of the table."""
+    times = ", ".join(f"{name} {us:.1f}" for name, us in sorted(found["median_us"].items(), key=lambda item: item[1]))
+    goal = "met" if found["ratio"] >= GOAL else "NOT MET"
+    state = f"WRONG {found['wrong']}" if found["wrong"] else "same tokens"
+    counts = {name: found[name] for name in ("survivors_a_row", "listed_a_row", "most_listed")}
+    return (
+        f"{found['rows']} rows: {found['default']} {found['ratio']}x cuBLAS, goal {GOAL} {goal}; {state}\n"
+        f"   us: {times}\n   {counts}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rows", default="1,8,16,32")
+    parser.add_argument("--rows", default="1,8,16,32,64")
     parser.add_argument("--check-rows", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument("--triton", action="store_true", help="the portable variant beside it")
     options = parser.parse_args()
-    checked = check(options.check_rows)
-    print("checked", checked, flush=True)
-    if checked["wrong"]:
+    start = time.monotonic()
+    native.library(torch.device("cuda", 0))
+    print(f"built after {time.monotonic() - start:.0f} s", flush=True)
+    if first_calls():
         return 1
+    quick = check(4000)
+    print("checked", quick, "top-k differences", check_topk(), f"after {time.monotonic() - start:.0f} s", flush=True)
     generator = torch.Generator(device="cuda").manual_seed(1)
-    weight = (torch.randn(V, K, generator=generator, device="cuda") * 0.02).bfloat16()
-    near_ties(weight, generator)
-    head = op.prepare(weight)
+    weight = cases.drawn_head(V if options.rows else 64, K, generator)
+    head = op.prepare(weight, tiles=True)
+    rows_head = op.prepare(weight, tiles=False) if options.triton else None
     lines = []
-    for m in map(int, options.rows.split(",")):
-        x = torch.randn(m, K, generator=generator, device="cuda").bfloat16()
-        every = triton_kernel.argmax(x, head, capacity=0)
-        same = all(torch.equal(triton_kernel.argmax(x, head, tile=tile), every) for tile in TILES)
-        kept = int(op.survivors(x, head).sum()) / m
-        calls: dict[str, Callable[[], object]] = {
-            "cublas": partial(torch.nn.functional.linear, x, weight),
-            "cublas+argmax": partial(head_argmax, x, weight),
-        }
-        for tile in TILES:
-            name = f"{tile.tokens}x{tile.columns}w{tile.warps}s{tile.stages}" + "r" * tile.rows_first
-            calls[name] = partial(triton_kernel.argmax, x, head, tile=tile)
-        samples = timed(calls, options.repeats)
-        medians = {name: statistics.median(values) for name, values in samples.items()}
-        print(
-            m,
-            "same" if same else "WRONG",
-            f"survivors {kept:.0f}",
-            {n: round(v, 1) for n, v in medians.items()},
-            flush=True,
-        )
-        lines.append({"rows": m, "same": same, "survivors_a_row": kept, "samples_us": samples, "median_us": medians})
+    graphs = {}
+    for m in map(int, filter(None, options.rows.split(","))) if not quick["wrong"] else ():
+        found, graphs[m] = line(m, head, rows_head, options.repeats, generator)
+        lines.append(found)
+        print(told(found), f"after {time.monotonic() - start:.0f} s", flush=True)
+    checked = quick if quick["wrong"] else check(options.check_rows)
+    print("checked", checked, f"after {time.monotonic() - start:.0f} s", flush=True)
+    for found in lines:  # last: a profiler may slow what comes after it
+        found["launches_us"] = launches(graphs[found["rows"]])
+        print(found["rows"], "rows, launches", found["launches_us"], flush=True)
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
     body: dict[str, object] = {
@@ -149,7 +235,7 @@ def main() -> int:
     }
     body |= {"environment": {"gpu": gpu, "torch": torch.__version__}, "shape": [V, K], "timings": lines}
     options.out.write_text(json.dumps(body) + "\n")
-    return 0 if all(line["same"] for line in lines) else 1
+    return 1 if checked["wrong"] or any(found["wrong"] for found in lines) else 0
 
 
 if __name__ == "__main__":

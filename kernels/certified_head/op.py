@@ -1,24 +1,38 @@
 """The public calls: `prepare` an LM head once, then `argmax` and `topk` of it without reading it whole.
 
-Proof and error bound: README. Everything here works on any torch device; on CUDA `argmax` uses `triton_kernel.py`.
+Proof and error bound: README. Everything here works on any torch device; on CUDA `argmax` uses `native.py` (Hopper) or
+`triton_kernel.py`.
 """
 
 from dataclasses import dataclass
 
 import torch
+from specpilot_kernels.certified_head import layout
 
-CHUNK = 1 << 14  # head rows prepared or bounded at a time
-MAX_ROWS = 64  # of the Triton path
+CHUNK = 1 << 14  # head rows prepared or bounded at a time: whole units of `layout`
+MAX_ROWS = 64  # of the paths on CUDA
 
 
 @dataclass(frozen=True)
 class Head:
-    """weight `[V, K]` BF16; quantised `[V, K]` int8; scale and error `[V]` float32 (see `prepare`)."""
+    """weight `[V, K]` BF16; quantised int8, `[V, K]` or in tiles (`layout`); scale, error, length `[V]` float32."""
 
     weight: torch.Tensor
     quantised: torch.Tensor
     scale: torch.Tensor
     error: torch.Tensor
+    length: torch.Tensor
+
+    def rows(self, first: int, end: int) -> torch.Tensor:
+        """Rows of the copy as `[n, K]` int8; `first` a multiple of 64."""
+        if self.quantised.dim() == 2:
+            return self.quantised[first:end]
+        unit = layout.UNIT
+        return layout.untile(self.quantised[first // unit : -(-end // unit)], self.weight.shape[1])[: end - first]
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of it."""
+        return self.weight, self.quantised, self.scale, self.error, self.length
 
 
 def accumulation_error(k: int) -> float:
@@ -30,18 +44,28 @@ def accumulation_error(k: int) -> float:
     return max(k * 2.0**-24, (k / 16 + 8) * 2.0**-22) * (1 + 2.0**-8)
 
 
-def prepare(weight: torch.Tensor) -> Head:
+def in_tiles(device: torch.device, columns: int) -> bool:
+    """Whether `prepare` lays the copy out in tiles: where the CUDA C++ variant runs, which alone reads them."""
+    from specpilot_kernels.certified_head import native
+
+    return native.can_run(device, columns)
+
+
+def prepare(weight: torch.Tensor, tiles: bool | None = None) -> Head:
     """INT8 copy with one scale a row, and a number a row such that |score - scale x (q.x)| <= error x |x|.
 
     error = |w - s q| + g (s |q| + |w|) with g of `accumulation_error`: what the copy leaves out, and the FP32 rounding
-    of both sums (Cauchy-Schwarz: sum |w x| <= |w| |x|). In float64, then raised by 2^-16 for its own rounding and for
-    that of the product with the scale. Raises `ValueError` for other inputs, also for rows with infinities or NaNs.
+    of both sums (Cauchy-Schwarz: sum |w x| <= |w| |x|). length = s |q|, for activations that are rounded as well. In
+    float64, then raised by 2^-16 for its own rounding and for that of the product with the scale. `tiles`: the layout
+    of the copy, by default `in_tiles`. Raises `ValueError` for other inputs, also for rows with infinities or NaNs.
     """
     if weight.dtype != torch.bfloat16 or weight.dim() != 2:
         raise ValueError(f"the head must be a BF16 matrix, got {weight.dtype} {tuple(weight.shape)}")
     rows, k = weight.shape
-    quantised = torch.empty(rows, k, dtype=torch.int8, device=weight.device)
-    scale, error = (torch.empty(rows, dtype=torch.float32, device=weight.device) for _ in range(2))
+    tiles = in_tiles(weight.device, k) if tiles is None else tiles
+    shape = layout.tiled_shape(rows, k) if tiles else (rows, k)
+    quantised = torch.empty(shape, dtype=torch.int8, device=weight.device)
+    scale, error, length = (torch.empty(rows, dtype=torch.float32, device=weight.device) for _ in range(3))
     g = accumulation_error(k)
     for first in range(0, rows, CHUNK):
         part = slice(first, first + CHUNK)
@@ -52,10 +76,15 @@ def prepare(weight: torch.Tensor) -> Head:
         scale[part] = torch.where(top > 0, top / 127, 1.0).float().clamp(min=2.0**-100)
         s = scale[part].double()[:, None]
         q = (exact / s).round().clamp(-127, 127)
-        quantised[part] = q.to(torch.int8)
-        bound = (exact - s * q).norm(dim=1) + g * ((s * q).norm(dim=1) + exact.norm(dim=1))
+        if tiles:
+            quantised[first // layout.UNIT : (first + CHUNK) // layout.UNIT] = layout.tile(q.to(torch.int8))
+        else:
+            quantised[part] = q.to(torch.int8)
+        copied = (s * q).norm(dim=1)
+        bound = (exact - s * q).norm(dim=1) + g * (copied + exact.norm(dim=1))
         error[part] = (bound * (1 + 2.0**-16) + 2.0**-100).float()
-    return Head(weight, quantised, scale, error)
+        length[part] = (copied * (1 + 2.0**-16)).float()
+    return Head(weight, quantised, scale, error, length)
 
 
 def norms(x: torch.Tensor) -> torch.Tensor:
@@ -65,9 +94,9 @@ def norms(x: torch.Tensor) -> torch.Tensor:
 
 def bounds(x: torch.Tensor, head: Head) -> tuple[torch.Tensor, torch.Tensor]:
     """Below and above every score before its BF16 rounding: two `[M, V]` float32."""
-    about = torch.cat(
-        [x.float() @ head.quantised[i : i + CHUNK].float().T for i in range(0, len(head.scale), CHUNK)], 1
-    )
+    tokens = len(head.scale)
+    parts = ((i, min(i + CHUNK, tokens)) for i in range(0, tokens, CHUNK))
+    about = torch.cat([x.float() @ head.rows(*part).float().T for part in parts], 1)
     about *= head.scale
     room = norms(x)[:, None] * head.error
     # one FP32 rounding of the sum on each side
@@ -104,8 +133,8 @@ def argmax(x: torch.Tensor, head: Head) -> torch.Tensor:
     """`[M]` int64: the token with the largest BF16 score, the lowest id among equals. x `[M, K]` BF16, finite."""
     if x.dtype != torch.bfloat16 or x.dim() != 2 or x.shape[1] != head.weight.shape[1]:
         raise ValueError(f"x must be BF16 [M, {head.weight.shape[1]}], got {x.dtype} {tuple(x.shape)}")
-    if x.is_cuda and len(x) <= MAX_ROWS:
-        from specpilot_kernels.certified_head import triton_kernel
+    if x.is_cuda and 1 <= len(x) <= MAX_ROWS:
+        from specpilot_kernels.certified_head import native, triton_kernel
 
-        return triton_kernel.argmax(x.contiguous(), head)
+        return (native if head.quantised.dim() == 4 else triton_kernel).argmax(x.contiguous(), head)
     return topk(x, head, 1)[1][:, 0]

@@ -1,35 +1,15 @@
 """The certified head against the head itself: random, adversarial and degenerate rows; the bound; the fallback."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot_kernels.certified_head import op, reference
-
-
-def head_weight(v: int, k: int, seed: int) -> torch.Tensor:
-    """Gaussian rows with near ties: a fifth copies another row, a tenth differs from another by one last bit."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = (torch.randn(v, k, generator=generator) * 0.02).bfloat16()
-    other = torch.randint(0, v, (v,), generator=generator)
-    draw = torch.rand(v, generator=generator)
-    copy, close = draw < 0.2, (draw >= 0.2) & (draw < 0.3)
-    weight[copy] = weight[other[copy]]
-    near = weight[other[close]].view(torch.int16)
-    near[:, int(seed) % k] ^= 1
-    weight[close] = near.view(torch.bfloat16)
-    return weight
-
-
-def rows(weight: torch.Tensor, m: int, seed: int) -> torch.Tensor:
-    """Half random, half along a row of the head: that row, its copies and its neighbours tie or nearly tie."""
-    generator = torch.Generator().manual_seed(seed + 1)
-    x = torch.randn(m, weight.shape[1], generator=generator)
-    along = torch.randint(0, len(weight), (m // 2,), generator=generator)
-    x[: m // 2] = weight[along].float() * 50 + 0.01 * x[: m // 2]
-    return x.bfloat16()
+from specpilot_kernels.certified_head.cases import head_weight
+from specpilot_kernels.certified_head.cases import rows_for as rows
 
 
 def own_argmax(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -103,7 +83,7 @@ def test_triton_in_the_interpreter(capacity: int, rows_first: bool) -> None:
 
     weight = head_weight(700, 192, 3)
     x, head = rows(weight, 5, 3), op.prepare(weight)
-    as_float = op.Head(weight.float(), head.quantised, head.scale, head.error)
+    as_float = replace(head, weight=weight.float())
     tile = triton_kernel.TILE if rows_first else triton_kernel.WEIGHTS_FIRST
     assert torch.equal(triton_kernel.argmax(x.float(), as_float, capacity, tile), reference.argmax(x, weight))
 
@@ -117,7 +97,7 @@ def test_triton_on_a_gpu(v: int, k: int, m: int, capacity: int, rows_first: bool
 
     weight = head_weight(v, k, 3).cuda()
     x = rows(weight.cpu(), m, 3).cuda()
-    head = op.prepare(weight)
+    head = op.prepare(weight, tiles=False)
     every = triton_kernel.argmax(x, head, capacity=0)  # the list overflows at once: every score is computed
     tile = triton_kernel.TILE if rows_first else triton_kernel.WEIGHTS_FIRST
     assert torch.equal(triton_kernel.argmax(x, head, capacity, tile), every)
