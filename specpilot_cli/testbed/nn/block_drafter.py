@@ -151,17 +151,24 @@ class GroupedConv(nn.Module):
         self.kernel_projection = linear(2 * taps * (hidden // group), hidden)
         nn.init.zeros_(self.kernel_projection.weight)
 
-    def coefficients(self, x: Tensor) -> Tensor:
-        """[..., m, hidden] -> [..., m, 2, taps, hidden]: the base kernel plus what the row asks for, group by group."""
-        delta: Tensor = self.kernel_projection(x).reshape(*x.shape[:-1], 2, self.taps, -1)
-        wide: Tensor = self.base_kernel + delta.repeat_interleave(self.group, -1)
-        return wide
+    def wishes(self, x: Tensor) -> Tensor:
+        """[..., m, hidden] -> [..., m, 2, taps, groups]: what the row adds to the base kernel, group by group."""
+        wished: Tensor = self.kernel_projection(x).reshape(*x.shape[:-1], 2, self.taps, -1)
+        return wished
 
-    def convolve(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """x [..., m, hidden] by kernel [..., m, taps, hidden]; tap t reads t rows before, nothing before row 0."""
-        out = kernel[..., 0, :] * x
-        for tap in range(1, self.taps):
-            out = out + kernel[..., tap, :] * F.pad(x, (0, 0, tap, 0))[..., : x.shape[-2], :]
+    def convolve(self, x: Tensor, side: int, wished: Tensor) -> Tensor:
+        """x [..., m, hidden] on the input (0) or output (1) side; tap t reads t rows before, nothing before row 0.
+
+        The sum of base kernel and wishes is not made: it would be as large as `taps` times the rows themselves.
+        """
+        base, parts = self.base_kernel[side].to(x.dtype), []
+        for tap in range(self.taps):
+            row = F.pad(x, (0, 0, tap, 0))[..., : x.shape[-2], :] if tap else x
+            added = by_head(row, self.group) * wished[..., side, tap, :, None]
+            parts.append(torch.addcmul(added.flatten(-2), row, base[tap]))
+        out: Tensor = parts[0]
+        for part in parts[1:]:
+            out = out + part
         return out
 
 
@@ -194,8 +201,8 @@ class BlockLayer(nn.Module):
         if conv is None:
             out: Tensor = sublayer(x)
             return out
-        kernel = conv.coefficients(x)
-        return conv.convolve(sublayer(conv.convolve(x, kernel[..., 0, :, :])), kernel[..., 1, :, :])
+        wished = conv.wishes(x)
+        return conv.convolve(sublayer(conv.convolve(x, 0, wished)), 1, wished)
 
     def _attend(self, x: Tensor, context: tuple[Tensor, Tensor], rope: tuple[Tensor, Tensor], seen: Tensor) -> Tensor:
         """All blocks of a sequence in one attention call: context columns by `seen`, own columns block by block."""
