@@ -22,26 +22,60 @@ static int window_by_count(const uint16_t* bits, int64_t k) {
   return best;
 }
 
+// Several magnitudes at a time. They are below 2^15, so that comparisons may be signed: one instruction each.
+#ifdef __AVX2__
+enum { kLanes = 16 };
+#else
+enum { kLanes = 8 };
+#endif
+typedef int16_t lanes __attribute__((vector_size(2 * kLanes)));
+
+enum { kTurn = 16384 };  // 16-bit counters: at most 2,048 a lane before they are added up
+
+static lanes all(int value) { return (lanes){0} + (int16_t)value; }
+
+// The next magnitudes; beyond the end stand zeros, which count nowhere.
+static lanes magnitudes(const uint16_t* bits, int64_t left) {
+  lanes value = {0};
+  if (left >= kLanes) memcpy(&value, bits, sizeof value);
+  else memcpy(&value, bits, 2 * (size_t)left);
+  return value & all(0x7FFF);
+}
+
+static int64_t sum(lanes value) {
+  int64_t total = 0;
+  for (int i = 0; i < kLanes; ++i) total += value[i];
+  return total;
+}
+
+// The largest finite magnitude.
+static int largest(const uint16_t* bits, int64_t k) {
+  lanes top = all(0);
+  for (int64_t i = 0; i < k; i += kLanes) {
+    lanes value = magnitudes(bits + i, k - i);
+    value &= value < all(kInfinity);
+    const lanes higher = value > top;
+    top = (value & higher) | (top & ~higher);
+  }
+  int found = 0;
+  for (int i = 0; i < kLanes; ++i) found = top[i] > found ? top[i] : found;
+  return found;
+}
+
 // The window that ends at the largest exponent, where that is provably best (README), else by count.
 static int window_low(const uint16_t* bits, int64_t k) {
-  uint16_t top = 0;
-  for (int64_t i = 0; i < k; ++i) {
-    const uint16_t magnitude = bits[i] & 0x7FFF, finite = magnitude < kInfinity ? magnitude : 0;
-    top = finite > top ? finite : top;
-  }
-  top >>= 7;
-  const int low = top > kWindow ? top - (kWindow - 1) : 1;
-  const uint16_t first = (uint16_t)(low << 7), last = (uint16_t)(top << 7);
+  const int top = largest(bits, k) >> 7, low = top > kWindow ? top - (kWindow - 1) : 1;
+  const lanes normal = all(kNormal), first = all(low << 7), last = all(top << 7), infinity = all(kInfinity);
   int64_t below = 0, at_top = 0;
-  for (int64_t start = 0; start < k; start += 32768) {  // 16-bit counters stay in the vector lanes of the elements
-    const int64_t end = start + 32768 < k ? start + 32768 : k;
-    uint16_t under = 0, over = 0;
-    for (int64_t i = start; i < end; ++i) {
-      const uint16_t magnitude = bits[i] & 0x7FFF;
-      under += (magnitude < first) & (magnitude >= kNormal);
-      over += (magnitude >= last) & (magnitude < kInfinity);
+  for (int64_t start = 0; start < k; start += kTurn) {
+    const int64_t end = start + kTurn < k ? start + kTurn : k;
+    lanes under = all(0), over = all(0);
+    for (int64_t i = start; i < end; i += kLanes) {
+      const lanes value = magnitudes(bits + i, end - i);
+      under -= (value < first) & (value >= normal);  // a true comparison is -1
+      over -= (value >= last) & (value < infinity);
     }
-    below += under, at_top += over;
+    below += sum(under), at_top += sum(over);
   }
   return below < at_top ? low : window_by_count(bits, k);
 }

@@ -1,4 +1,4 @@
-"""The codec of `codec.c`, compiled once by the system's C compiler: several times faster than torch passes on a CPU.
+"""The codec of `codec.c` and `checks.c`, compiled once by the system's C compiler: many times faster than torch passes.
 
 Optional: where there is no compiler, or `SPECPILOT_W12_CODEC=torch`, `op.py` does the same with torch, bit for bit.
 """
@@ -8,27 +8,34 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from specpilot_kernels.w12_pack.torch_codec import RECORD_BYTES, TILE_CHANNELS, TILE_K, Parts
 
-SOURCE = Path(__file__).resolve().parent / "codec.c"
+T = TypeVar("T")
+SOURCES = tuple(Path(__file__).resolve().parent / name for name in ("codec.c", "checks.c"))
 
 
-def _flags() -> tuple[str, ...]:
-    wide: tuple[str, ...] = ()
+FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
+
+
+def _vectors() -> tuple[str, ...]:
+    """Instructions of this machine that the codec makes use of."""
     info = Path("/proc/cpuinfo")
-    if info.exists() and " avx2 " in info.read_text(errors="replace"):
-        wide = ("-mavx2",)
-    return ("-O3", "-std=c11", "-shared", "-fPIC", *wide)
+    has = set(info.read_text(errors="replace").split()) if info.exists() else set()
+    return tuple(flag for name, flag in (("avx2", "-mavx2"), ("pclmulqdq", "-mpclmul")) if name in has)
 
 
 def _compiled() -> Path | None:
-    flags = _flags()
-    digest = hashlib.sha256("\0".join(flags).encode() + SOURCE.read_bytes()).hexdigest()
+    flags = FLAGS + _vectors()
+    sources = b"\0".join(source.read_bytes() for source in SOURCES)
+    digest = hashlib.sha256("\0".join(flags).encode() + sources).hexdigest()
     try:
         from platformdirs import user_cache_path
 
@@ -37,7 +44,7 @@ def _compiled() -> Path | None:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
-        command = [os.environ.get("CC", "cc"), *flags, str(SOURCE), "-o", str(partial)]
+        command = [os.environ.get("CC", "cc"), *flags, *map(str, SOURCES), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True)
         partial.replace(target)
     except (ImportError, OSError, subprocess.CalledProcessError):
@@ -56,6 +63,8 @@ def _loaded() -> ctypes.CDLL | None:
     loaded.w12_pack_tile.restype = number
     loaded.w12_unpack_tile.argtypes = [pointer, pointer, number, number, pointer]
     loaded.w12_unpack_tile.restype = None
+    loaded.w12_checks.argtypes = [pointer, number, number, pointer]
+    loaded.w12_checks.restype = None
     return loaded
 
 
@@ -68,8 +77,24 @@ def _row(tensor: torch.Tensor, index: int) -> int:
     return tensor.data_ptr() + index * tensor.stride(0) * tensor.element_size()
 
 
-def pack(bits: torch.Tensor) -> Parts:
-    """Contiguous int16 patterns `[N, K]` on the CPU to the parts of a packed matrix, in as many threads as torch has.
+class _Scratch(threading.local):
+    """Room for the escapes of one tile, once a thread: as large as the tile if every weight is one."""
+
+    def __init__(self, count: int) -> None:
+        self.column = torch.empty(count, dtype=torch.int32)
+        self.pattern = torch.empty(count, dtype=torch.int16)
+
+
+def _each(call: Callable[[int], T], count: int, threads: int) -> list[T]:
+    """`call` of 0 .. count-1, in order."""
+    if threads == 1 or count == 1:
+        return [call(i) for i in range(count)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(call, range(count)))
+
+
+def pack(bits: torch.Tensor, threads: int) -> Parts:
+    """Contiguous int16 patterns `[N, K]` on the CPU to the parts of a packed matrix.
 
     Returns records, window_low uint8 `[Np]`, escapes a channel int64 `[Np]`, escape_column int32, escape_bits int16.
     """
@@ -80,29 +105,36 @@ def pack(bits: torch.Tensor) -> Parts:
     records = torch.empty(tiles, steps, RECORD_BYTES, dtype=torch.uint8)
     low = torch.empty(tiles * TILE_CHANNELS, dtype=torch.uint8)
     count = torch.empty(tiles * TILE_CHANNELS, dtype=torch.int64)
+    scratch = _Scratch(min(n, TILE_CHANNELS) * k)
 
     def one(tile: int) -> tuple[torch.Tensor, torch.Tensor]:
         first = tile * TILE_CHANNELS
-        rows = min(TILE_CHANNELS, n - first)
-        column, pattern = torch.empty(rows * k, dtype=torch.int32), torch.empty(rows * k, dtype=torch.int16)
         found = codec.w12_pack_tile(
             _row(bits, first),
-            rows,
+            min(TILE_CHANNELS, n - first),
             k,
             _row(records, tile),
             _row(low, first),
             _row(count, first),
-            column.data_ptr(),
-            pattern.data_ptr(),
+            scratch.column.data_ptr(),
+            scratch.pattern.data_ptr(),
         )
-        return column[:found].clone(), pattern[:found].clone()
+        return scratch.column[:found].clone(), scratch.pattern[:found].clone()
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        lists = list(pool.map(one, range(tiles)))
+    lists = _each(one, tiles, threads)
     return records, low, count, torch.cat([c for c, _ in lists]), torch.cat([p for _, p in lists])
 
 
-def unpack(records: torch.Tensor, low: torch.Tensor, n: int, k: int) -> torch.Tensor:
+def checks(bits: torch.Tensor) -> torch.Tensor:
+    """CRC-32 of every row's bytes of contiguous int16 `[N, K]`, int32 with the bits of the unsigned value."""
+    codec = _loaded()
+    assert codec is not None
+    out = torch.empty(bits.shape[0], dtype=torch.int32)
+    codec.w12_checks(bits.data_ptr(), bits.shape[0], bits.shape[1] * bits.element_size(), out.data_ptr())
+    return out
+
+
+def unpack(records: torch.Tensor, low: torch.Tensor, n: int, k: int, threads: int) -> torch.Tensor:
     """Records `[tiles, steps, 12288]` and windows to int16 patterns `[N, K]`; escapes are still code 0."""
     codec = _loaded()
     assert codec is not None
@@ -114,6 +146,5 @@ def unpack(records: torch.Tensor, low: torch.Tensor, n: int, k: int) -> torch.Te
         rows = min(TILE_CHANNELS, n - first)
         codec.w12_unpack_tile(_row(records, tile), _row(low, first), rows, k, _row(out, first))
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(one, range(records.shape[0])))
+    _each(one, records.shape[0], threads)
     return out

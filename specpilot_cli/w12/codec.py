@@ -32,11 +32,14 @@ class Codec(Protocol):
     TILE_K: int
     RECORD_BYTES: int
 
-    def pack(self, weight: Tensor) -> Packed:
+    def pack(self, weight: Tensor, threads: int | None = None) -> Packed:
         """BF16 `[N, K]` to its parts."""
 
-    def unpack(self, packed: Packed) -> Tensor:
+    def unpack(self, packed: Packed, threads: int | None = None) -> Tensor:
         """The inverse, bit for bit; `W12FormatError` with a `channel` where the parts contradict each other."""
+
+    def checks(self, weight: Tensor) -> Tensor:
+        """CRC-32 of every row's bytes, int32 `[N]` with the bits of the unsigned value."""
 
     def W12Tensor(self, shape: tuple[int, int], *parts: Tensor) -> Packed:
         """A packed matrix from its parts, in the order of `Packed`."""

@@ -137,8 +137,6 @@ def decoded(matrix: Matrix) -> Iterator[tuple[int, Tensor]]:
 
 def decoded_parts(matrix: Matrix) -> Iterator[tuple[int, Tensor, Packed]]:
     """As `decoded`, with the packed piece each came from: what a loader hands to the kernels."""
-    from specpilot_cli.w12.pack import checks, numbers
-
     step = rows_a_piece(matrix.columns)
     with open(matrix.shard.path, "rb") as file:
         for first in range(0, matrix.rows, step):
@@ -149,7 +147,7 @@ def decoded_parts(matrix: Matrix) -> Iterator[tuple[int, Tensor, Packed]]:
             except codec().W12FormatError as error:
                 channel = getattr(error, "channel", None)
                 raise PackFault(matrix.name, None if channel is None else first + channel, str(error)) from None
-            wrong = (numbers(checks(weight)) != _read(matrix, "check", first, rows, file)).nonzero()
+            wrong = (codec().checks(weight) != _read(matrix, "check", first, rows, file)).nonzero()
             if wrong.numel():
                 raise PackFault(matrix.name, first + int(wrong[0]), "its bits do not give its check sum")
             yield first, weight, packed

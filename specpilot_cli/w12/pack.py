@@ -7,18 +7,21 @@ A packed matrix NAME becomes `NAME.w12.records`, `.window_low`, `.escape_start`,
 from __future__ import annotations
 
 import json
+import math
 import os
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable, UsageFault
-from specpilot_cli.w12.codec import codec
+from specpilot_cli.w12.codec import Packed, codec
+from specpilot_cli.w12.pipeline import in_order, write_at
 from specpilot_cli.w12.shards import COPY_BYTES, ITEM_BYTES, Entry, Shard, open_shard
-from specpilot_cli.w12.stream import TILE_CHANNELS, TILE_K, Choice, pieces
+from specpilot_cli.w12.stream import JOB_BYTES, TILE_CHANNELS, TILE_K, Choice, rows_a_job
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,37 +51,66 @@ class _Spool:
         self.counts[name] = self.counts.get(name, 0) + values.numel()
 
 
-def checks(weight: Tensor) -> Tensor:
-    """CRC-32 of every row's bytes, int64 `[rows]`."""
+Spools = dict[str, _Spool]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some channels of a tensor, packed; the records are written already."""
+
+    entry: Entry
+    packed: Packed
+    check: Tensor
+
+
+def _pack_piece(shard: Shard, entry: Entry, first: int, rows: int, source: int, target: int, at: int) -> _Piece:
+    """Channels `first .. first + rows`, their records written at byte `at` of the file `target`."""
     import torch
 
-    rows = weight.view(torch.int16).numpy()
-    return torch.tensor([zlib.crc32(row) for row in rows], dtype=torch.int64)
+    columns = entry.matrix[1]
+    weight = torch.empty(rows, columns, dtype=torch.bfloat16)
+    shard.fill(entry, 2 * first * columns, _bytes(weight), source)
+    packed = codec().pack(weight, threads=1)
+    write_at(target, _bytes(packed.records), at)
+    return _Piece(entry, replace(packed, records=packed.records[:0]), codec().checks(weight))  # type: ignore[type-var]
 
 
-def numbers(values: Tensor) -> Tensor:
-    """Unsigned 32-bit values as the int32 with the same bytes."""
+def _bytes(tensor: Tensor) -> memoryview:
     import torch
 
-    return torch.where(values >= 2**31, values - 2**32, values).to(torch.int32)
+    data: Any = tensor.view(-1).view(torch.uint8).numpy()
+    return memoryview(data)
 
 
-def _pack_tensor(shard: Shard, entry: Entry, out: BinaryIO, spools: dict[str, _Spool]) -> None:
-    """Writes the records; the other parts go to their spools."""
+def _pack_jobs(shard: Shard, out: _Output, packed: list[Entry], source: int) -> Iterator[Callable[[], _Piece]]:
+    """Pieces of all tensors, one after the other; places the records in the file."""
+    for entry in packed:
+        shape = _record_shape(entry)
+        begin = out.place(part_name(entry.name, "records"), "U8", shape, math.prod(shape))
+        rows, columns = entry.matrix
+        step = rows_a_job(columns)
+        for first in range(0, rows, step):
+            at = begin + first // TILE_CHANNELS * shape[1] * RECORD_BYTES
+            yield partial(_pack_piece, shard, entry, first, min(step, rows - first), source, out.descriptor, at)
+
+
+def _spool_all(shard: Shard, pieces: Iterator[_Piece], spools: dict[str, _Spool]) -> None:
+    """Everything but the records, in order."""
     import torch
 
-    before = 0
-    spools["escape_start"].add(entry.name, torch.zeros(1, dtype=torch.int32))
-    for _, weight in pieces(shard, entry):
-        packed = codec().pack(weight)
-        out.write(packed.records.view(-1).numpy().data)
+    before: dict[str, int] = {}
+    for piece in pieces:
+        name, packed = piece.entry.name, piece.packed
+        if name not in before:
+            before[name] = 0
+            spools["escape_start"].add(name, torch.zeros(1, dtype=torch.int32))
         for part in ("window_low", "escape_column", "escape_bits"):
-            spools[part].add(entry.name, getattr(packed, part))
-        spools["escape_start"].add(entry.name, (packed.escape_start[1:].long() + before).to(torch.int32))
-        spools["check"].add(entry.name, numbers(checks(weight)))
-        before += int(packed.escape_start[-1])
-        if before >= 2**31:
-            raise InputUnusable(f"{shard.path}: {entry.name} has more than 2^31 escapes.", "It is no weight matrix.")
+            spools[part].add(name, getattr(packed, part))
+        spools["escape_start"].add(name, (packed.escape_start[1:].long() + before[name]).to(torch.int32))
+        spools["check"].add(name, piece.check)
+        before[name] += int(packed.escape_start[-1])
+        if before[name] >= 2**31:
+            raise InputUnusable(f"{shard.path}: {name} has more than 2^31 escapes.", "It is no weight matrix.")
 
 
 def _record_shape(entry: Entry) -> list[int]:
@@ -87,27 +119,29 @@ def _record_shape(entry: Entry) -> list[int]:
 
 
 class _Output:
-    """A safetensors file that is written from front to back, its header last into room left for it."""
+    """A safetensors file whose tensors get their places one after the other; the header comes last, into room left."""
 
     def __init__(self, file: BinaryIO, room: int) -> None:
-        self.file, self.room, self.header, self.at = file, room, {}, 0
-        file.write(b" " * (8 + room))
+        self.file, self.room, self.at = file, room, 0
+        self.header: dict[str, object] = {}
 
-    header: dict[str, object]
+    @property
+    def descriptor(self) -> int:
+        """For writes at a place."""
+        return self.file.fileno()
 
-    def place(self, name: str, dtype: str, shape: list[int], size: int) -> None:
-        """The next `size` bytes are this tensor."""
-        self.header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [self.at, self.at + size]}
-        self.at += size
+    def place(self, name: str, dtype: str, shape: list[int], size: int) -> int:
+        """The next `size` bytes are this tensor; returns where they begin in the file."""
+        begin, self.at = self.at, self.at + size
+        self.header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, self.at]}
+        return 8 + self.room + begin
 
     def close(self, metadata: dict[str, str]) -> None:
         text = json.dumps({"__metadata__": metadata, **self.header}, separators=(",", ":")).encode()
         if len(text) > self.room:
             raise AssertionError("the header is larger than the room that was estimated for it")
-        self.file.seek(0)
-        self.file.write(self.room.to_bytes(8, "little") + text.ljust(self.room))
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        write_at(self.descriptor, memoryview(self.room.to_bytes(8, "little") + text.ljust(self.room)), 0)
+        os.fsync(self.descriptor)
 
 
 def _room(shard: Shard, metadata: dict[str, str]) -> int:
@@ -123,33 +157,53 @@ def _metadata(shard: Shard, packed: list[Entry]) -> dict[str, str]:
     return shard.metadata | {KEY: json.dumps(about, separators=(",", ":"))}
 
 
-def _copy(source: IO[bytes], out: BinaryIO) -> None:
-    source.seek(0)
-    while piece := source.read(COPY_BYTES):
-        out.write(piece)
+def _copy(shard: Shard, entry: Entry, offset: int, count: int, source: int, target: int, at: int) -> None:
+    import numpy as np
+
+    held: Any = np.empty(count, dtype=np.uint8)  # not zeroed first, as a bytearray would be
+    buffer = memoryview(held)
+    shard.fill(entry, offset, buffer, source)
+    write_at(target, buffer, at)
 
 
-def _write(shard: Shard, choice: Choice, path: Path) -> None:
+def _unspool(file: IO[bytes], out: _Output, at: int) -> None:
+    file.seek(0)
+    while piece := file.read(COPY_BYTES):
+        write_at(out.descriptor, memoryview(piece), at)
+        at += len(piece)
+
+
+def _rest_jobs(
+    shard: Shard, out: _Output, raw: list[Entry], spools: Spools, source: int
+) -> Iterator[Callable[[], None]]:
+    """Everything behind the records: spooled parts, and the tensors that stay. Falling widths keep them aligned."""
+    for width in (8, 4, 2, 1):
+        for spool in (s for s in spools.values() if ITEM_BYTES[DTYPES[s.part]] == width):
+            places = [
+                out.place(part_name(n, spool.part), DTYPES[spool.part], [c], width * c) for n, c in spool.counts.items()
+            ]
+            if places:
+                yield partial(_unspool, spool.file, out, places[0])
+        for entry in (e for e in raw if ITEM_BYTES[e.dtype] == width):
+            at = out.place(entry.name, entry.dtype, list(entry.shape), entry.size)
+            for offset in range(0, entry.size, JOB_BYTES):
+                count = min(JOB_BYTES, entry.size - offset)
+                yield partial(_copy, shard, entry, offset, count, source, out.descriptor, at + offset)
+
+
+def _write(shard: Shard, choice: Choice, path: Path, threads: int) -> None:
     packed = [e for e in shard.entries.values() if choice.takes(e)]
     raw = [e for e in shard.entries.values() if not choice.takes(e)]
     metadata = _metadata(shard, packed)
     with ExitStack() as files:
-        file, source = files.enter_context(open(path, "wb")), files.enter_context(open(shard.path, "rb"))
+        file = files.enter_context(open(path, "wb", buffering=0))
+        source = files.enter_context(open(shard.path, "rb", buffering=0)).fileno()
         spools = {part: _Spool(part, files.enter_context(TemporaryFile(dir=path.parent))) for part in PARTS[1:]}
         out = _Output(file, _room(shard, metadata))
-        for entry in packed:  # records first: their sizes are known and they are by far the largest
-            shape = _record_shape(entry)
-            out.place(part_name(entry.name, "records"), "U8", shape, shape[0] * shape[1] * shape[2])
-            _pack_tensor(shard, entry, file, spools)
-        for width in (8, 4, 2, 1):  # falling widths keep every tensor aligned
-            for spool in (s for s in spools.values() if ITEM_BYTES[DTYPES[s.part]] == width):
-                for name, count in spool.counts.items():
-                    out.place(part_name(name, spool.part), DTYPES[spool.part], [count], width * count)
-                _copy(spool.file, file)
-            for entry in (e for e in raw if ITEM_BYTES[e.dtype] == width):
-                out.place(entry.name, entry.dtype, list(entry.shape), entry.size)
-                for piece in shard.pieces(entry, source):
-                    file.write(piece)
+        # records first: their sizes are known before the work, and they are by far the largest
+        _spool_all(shard, in_order(_pack_jobs(shard, out, packed, source), threads), spools)
+        for _ in in_order(_rest_jobs(shard, out, raw, spools, source), threads):
+            pass
         out.close(metadata)
 
 
@@ -164,8 +218,12 @@ def is_done(shard: Shard, target: Path) -> bool:
         return False
 
 
-def pack(shards: list[Shard], choice: Choice, folder: Path, progress: Callable[[str], None]) -> list[Path]:
+def pack(
+    shards: list[Shard], choice: Choice, folder: Path, progress: Callable[[str], None], threads: int | None = None
+) -> list[Path]:
     """Packs every shard into `folder`; files that are already there and complete are kept.
+
+    `threads`: None takes as many as torch has (`OMP_NUM_THREADS`, else the cores).
 
     Raises:
         UsageFault: the folder is the checkpoint's own. EnvironmentUnusable: it cannot be written.
@@ -175,6 +233,8 @@ def pack(shards: list[Shard], choice: Choice, folder: Path, progress: Callable[[
     for shard in shards:
         if KEY in shard.metadata:
             raise InputUnusable(f"{shard.path}: is a W12 pack already.")
+    import torch
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for shard in shards:
@@ -182,9 +242,9 @@ def pack(shards: list[Shard], choice: Choice, folder: Path, progress: Callable[[
             if is_done(shard, target):
                 progress(f"{target}: complete, kept")
                 continue
-            partial = folder / f".{shard.path.name}.partial"
-            _write(shard, choice, partial)
-            partial.replace(target)
+            unfinished = folder / f".{shard.path.name}.partial"
+            _write(shard, choice, unfinished, threads or torch.get_num_threads())
+            unfinished.replace(target)
             progress(f"{target}: {shard.size:,} → {target.stat().st_size:,} bytes")
         paths = [folder / shard.path.name for shard in shards]
         if len(paths) > 1:

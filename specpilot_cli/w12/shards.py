@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from specpilot_cli.core.digest import sha256_bytes
 from specpilot_cli.core.errors import InputUnusable
+from specpilot_cli.w12.pipeline import read_at
 
 MAX_HEADER = 100_000_000  # the limit of the safetensors package
 COPY_BYTES = 32 * 2**20
@@ -58,6 +59,11 @@ class Shard:
         if file.readinto(buffer) != count:  # type: ignore[attr-defined]
             raise InputUnusable(f"{self.path}: ends inside {entry.name}.", "The file is truncated.")
         return buffer
+
+    def fill(self, entry: Entry, offset: int, buffer: memoryview, descriptor: int) -> None:
+        """As `read`, into memory that is there, from a descriptor that other threads may use too."""
+        if read_at(descriptor, buffer, entry.start + offset) != len(buffer):
+            raise InputUnusable(f"{self.path}: ends inside {entry.name}.", "The file is truncated.")
 
     def pieces(self, entry: Entry, file: BinaryIO) -> Iterator[bytearray]:
         """All bytes of a tensor, piece by piece."""

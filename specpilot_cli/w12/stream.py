@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE_BYTES = 48 * 2**20
+JOB_BYTES = 4 * 2**20  # of a thread at a time: what it reads and writes stays in the cache it shares
 TILE_CHANNELS, TILE_K = 128, 64
 
 
@@ -33,9 +34,14 @@ class Choice:
         return rows >= TILE_CHANNELS and columns >= TILE_K
 
 
-def rows_a_piece(columns: int) -> int:
-    """Channels a piece: whole tiles, about 48 MiB."""
-    return max(PIECE_BYTES // (2 * columns) // TILE_CHANNELS, 1) * TILE_CHANNELS
+def rows_a_piece(columns: int, size: int | None = None) -> int:
+    """Channels a piece: whole tiles, about `size` bytes (None: 48 MiB)."""
+    return max((size or PIECE_BYTES) // (2 * columns) // TILE_CHANNELS, 1) * TILE_CHANNELS
+
+
+def rows_a_job(columns: int) -> int:
+    """Channels that one thread packs at a time."""
+    return rows_a_piece(columns, JOB_BYTES)
 
 
 def pieces(shard: Shard, entry: Entry) -> Iterator[tuple[int, Tensor]]:

@@ -63,6 +63,8 @@ def test_loading_gives_the_weights_and_their_parts(checkpoint: Path, packed: Pat
 
 def test_pieces_of_one_tile_give_the_same_file(checkpoint: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specpilot_cli.w12.stream.PIECE_BYTES", 1)
+    monkeypatch.setattr("specpilot_cli.w12.stream.JOB_BYTES", 1)
+    monkeypatch.setattr("specpilot_cli.w12.pack.JOB_BYTES", 100)
     pack(open_checkpoint(checkpoint), Choice(SKIP), packed.with_name("small"), quiet)
     for name in (ONE, TWO):
         assert (packed.with_name("small") / name).read_bytes() == (packed / name).read_bytes()
