@@ -132,6 +132,9 @@ INLINE void step(float4 (&h)[Shape<K>::OWN][Shape<K>::LEAVES], const float4* key
   }
 }
 
+// The engine adds what it loads to zeros: a negative zero loses its sign.
+INLINE float4 plus_zero(float4 x) { return make_float4(add(x.x, 0.0f), add(x.y, 0.0f), add(x.z, 0.0f), add(x.w, 0.0f)); }
+
 // Ask for the state that the block `ahead` places later will read: it starts when this one, or one like it, ends.
 INLINE void prefetch_ahead(const Problem& p) {
   const unsigned at = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) + p.ahead;
@@ -159,7 +162,7 @@ __global__ void __launch_bounds__(128, K == 128 ? 3 : 4) walk(const __grid_const
   for (int c = 0; c < S::OWN; ++c)
 #pragma unroll
     for (int leaf = 0; leaf < S::LEAVES; ++leaf)
-      h[c][leaf] = column + c < p.height ? here[c * (K / 4) + leaf * S::LANES + lane % S::LANES]
+      h[c][leaf] = column + c < p.height ? plus_zero(here[c * (K / 4) + leaf * S::LANES + lane % S::LANES])
                                          : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (p.ahead && threadIdx.x == 0) prefetch_ahead(p);
   const Room room = room_of(bytes, p.depth, K);

@@ -1,0 +1,111 @@
+"""The entry `gdn-commit`: its copies of kernels/, its switch, its contracts, pools and backends in the real SGLang.
+
+The engine's tests need `SGLANG_TEST_PYTHON` (an interpreter with SGLang's dependencies, `tests/engine_sglang/`) and its
+wheel: `SGLANG_TEST_WHEEL`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specpilot_cli.core.paths import share_dir
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
+from specpilot_cli.engine.sglang.source import init_sglang
+from specpilot_cli.memory.apply import materialise, plan
+from specpilot_cli.memory.contracts import contract_fault
+from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.room import open_room
+from specpilot_cli.memory.variants import load_variants, server_words
+
+pytest.importorskip("triton")
+
+HERE = Path(__file__).resolve().parent
+ENTRY = share_dir("memory") / "sglang-0.5.20" / "gdn-commit"
+CUDA = "sglang/kernels/jit/csrc/attention/gdn_tree"
+OURS = "sglang/srt/layers/attention/linear/gdn_commit"
+PYTHON, WHEEL = os.environ.get("SGLANG_TEST_PYTHON"), os.environ.get("SGLANG_TEST_WHEEL")
+needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
+
+
+def test_cuda_files_are_the_kernels_byte_for_byte(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", f"--include={CUDA}/*", str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
+    copies = sorted((tmp_path / CUDA).iterdir())
+    assert len(copies) == 5
+    for copy in copies:
+        assert copy.read_bytes() == (share_dir("kernels") / "gdn_tree" / copy.name).read_bytes()
+
+
+def test_what_it_touches_and_how_it_is_switched() -> None:
+    entry, variants = load_entry(ENTRY).entry, load_variants(ENTRY)
+    assert variants is not None
+    changed = [path for path in entry.delta.paths if not path.startswith((CUDA, OURS))]
+    assert len(changed) == 7, "recurrence, convolution, scatter, two backends, pool, budget"
+    assert entry.status == "unmeasured" and entry.delta.vary == ("max_total_num_tokens",)
+    assert server_words([variants], []) == ()
+    assert server_words([variants], ["commit=cuda"]) == ("@env:SGLANG_GDN_COMMIT=cuda",)
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree that the entry reproduces."""
+    folder = tmp_path_factory.mktemp("gdn-commit")
+    stock, _ = init_sglang(folder / "stock", wheel=Path(str(WHEEL)))
+    made = plan(open_room(None), ("gdn-commit",), stock.path)
+    assert made.reproduces, made.first_difference
+    materialise(made, folder / "patched")
+    return folder / "patched"
+
+
+@pytest.mark.slow
+@needs_wheel
+def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
+    assert contract_fault(ENTRY, patched) is None
+
+    # each of them can fail: an accepted row less, a key head too far, another order of steps, rows of the next request
+    walk, rows = f"{OURS}/triton_commit.py", f"{OURS}/rows.py"
+    for path, old, new, test in (
+        (rows, "torch.add(last, 1,", "torch.add(last, 0,", "test_"),
+        (walk, "p_row + KEYS_AT + (", "p_row + KEYS_AT + 1 + (", "test_routes"),
+        (walk, "b_v *= b_beta\n", "b_v *= b_beta * 1.0000002\n", "test_routes"),
+        (walk, "i_n.to(tl.int64) * rows +", "(i_n.to(tl.int64) + 1) * rows +", "test_routes"),
+        (f"{OURS}/native.py", "sizes.rows * row,\n            row,", "row,\n            row,", "test_rows"),
+        (f"{CUDA}/commit.cuh", "#pragma once", "#pragma  once", "test_vendored"),
+    ):
+        file, kept = patched / path, (patched / path).read_bytes()
+        assert kept.count(old.encode()) == 1, old
+        file.write_bytes(kept.replace(old.encode(), new.encode()))
+        assert test in str(contract_fault(ENTRY, patched)), old
+        file.write_bytes(kept)
+
+
+@pytest.mark.slow
+@needs_wheel
+@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+def test_in_the_real_engine(patched: Path, tmp_path: Path) -> None:
+    """Pools, budget, refusals and whole verify steps through the engine's backends, in Triton's interpreter."""
+    stubs = write_stubs(tmp_path / "stubs")
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env |= {"PYTHONPATH": os.pathsep.join((str(patched), str(stubs))), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(tmp_path / "jit")}
+    argv = [
+        str(PYTHON),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "-c",
+        os.devnull,
+        "-W",
+        "ignore",
+    ]
+    argv += ["--rootdir", str(tmp_path), str(HERE / "gdn_commit_engine_checks.py")]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "skipped" not in done.stdout
