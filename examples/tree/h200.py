@@ -1,0 +1,337 @@
+"""Draft trees (entry `tree-core`) against stock SGLang on one GPU, with the offline Engine: texts, tau, step times.
+
+    python examples/tree/h200.py --out OUT [--target DIR --drafters DIR --prompts DIR] [--stock DIR] [--systems ...]
+
+Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32` (tree of 32 nodes), `dflash2@8+32d` (DDTree's choice),
+`dspark@7` and so on. Without --target a made-up model serves (`examples/05-sglang/ring.py`), whose text is known: the
+quickest way to see whether anything runs at all. All engines start at once and are timed one after the other; each is a
+process of its own, and what it says (a traceback too) stands in OUT/NAME.log. OUT/tree.json is rewritten as results
+come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1])]
+
+BASE: dict[str, Any] = {
+    "attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "info",
+    "skip_tokenizer_init": True, "disable_radix_cache": True, "disable_prefill_cuda_graph": True, "page_size": 1,
+    "min_free_slots_delay": 1, "context_length": 2048, "max_running_requests": 24, "cuda_graph_max_bs_decode": 24,
+    "mem_fraction_static": 0.8, "random_seed": 0, "max_total_tokens": 65536,
+}  # fmt: skip
+SYSTEMS = (
+    "ar", "dflash2@8", "dflash2@8+32", "dspark@7", "dspark@7+32", "dflash2@8+32d", "dflash2@16+32",
+)  # fmt: skip
+NAME = re.compile(r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)(\+(?P<nodes>\d+)(?P<marginals>d?))?")
+WIDTHS, ALONE = (1, 8, 24), 8
+"""Requests at a time; how many of them one at a time."""
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/tree-work"), help="worktrees and made-up checkpoints")
+    parser.add_argument("--stock", type=Path, help="made with `specpilot stock init`; default: made in --work")
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--drafters", type=Path, help="folder with dflash2/ and dspark/")
+    parser.add_argument("--prompts", type=Path, help="folder of *.jsonl, or a JSON file with lists of token ids")
+    parser.add_argument("--systems", nargs="*", default=SYSTEMS)
+    parser.add_argument("--new-tokens", type=int, default=160)
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--start-s", type=float, default=170.0, help="limit until all engines are ready")
+    parser.add_argument("--limit-s", type=float, default=45.0, help="limit for one engine's measurement")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
+    parser.add_argument("--profile", nargs="*", default=[], help="systems whose steps are profiled afterwards")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
+    """Engine arguments of a system."""
+    more = {key: json.loads(value) for key, _, value in (text.partition("=") for text in options.set)}
+    made = {**BASE, "model_path": str(options.target), **more}
+    if system == "ar":
+        return made
+    found = NAME.fullmatch(system)
+    if found is None:
+        raise SystemExit(f"unknown system {system}")
+    drafter, block, nodes = found["drafter"], int(found["block"]), found["nodes"]
+    made |= {
+        "speculative_draft_model_path": str(options.drafters / drafter),
+        "speculative_draft_attention_backend": made["attention_backend"],
+        "speculative_algorithm": "DFLASH" if drafter == "dflash2" else "DSPARK",
+        f"speculative_{drafter.removesuffix('2')}_block_size": block,
+    }
+    if nodes:
+        made["speculative_tree_nodes"] = int(nodes)
+        made["speculative_tree_mode"] = "ddtree" if found["marginals"] else "best-first"
+    return made
+
+
+def prompts_of(options: argparse.Namespace) -> list[list[int]]:
+    """Token ids, as many as requests, in turn from every file of the prompts."""
+    if options.prompts is None:
+        return [[3 + n, 5 + n, 7 + n] for n in range(options.requests)]
+    if options.prompts.is_file():
+        found: list[list[int]] = json.loads(options.prompts.read_text())
+        return found[: options.requests]
+    from specpilot_cli.testbed.chat import chat_encoder
+
+    encode = chat_encoder(options.target)
+    files = [path.read_text(encoding="utf-8").splitlines() for path in sorted(options.prompts.glob("*.jsonl"))]
+    rows = [lines[n] for n in range(options.requests) for lines in files if n < len(lines)]
+    return [encode(json.loads(row)["prompt"]) for row in rows[: options.requests]]
+
+
+def counted(answers: list[dict[str, Any]], seconds: float, first_s: float) -> dict[str, Any]:
+    """Rates of calls that took `seconds`, of which their first tokens alone take `first_s`."""
+    meta = [answer["meta_info"] for answer in answers]
+    tokens = sum(m["completion_tokens"] for m in meta)
+    verify = sum(m.get("spec_verify_ct") or 0 for m in meta)
+    correct = sum(m.get("spec_num_correct_drafts") or 0 for m in meta)
+    tau = round(1 + correct / verify, 4) if verify else None
+    rates = {"tokens": tokens, "seconds": round(seconds, 4), "tok_s": round(tokens / seconds, 1)}
+    return {**rates, "first_token_s": round(first_s, 4), "verify_steps": verify, "correct_drafts": correct, "tau": tau}
+
+
+def measured(engine: Any, prompts: list[list[int]], new_tokens: int, eos: list[int]) -> dict[str, Any]:
+    """Texts and rates: one request at a time, then 8 and 24 at once."""
+
+    def generate(ids: list[list[int]], tokens: int) -> tuple[list[dict[str, Any]], float]:
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "stop_token_ids": eos}
+        begun = time.perf_counter()
+        answers: list[dict[str, Any]] = engine.generate(input_ids=ids, sampling_params=sampling)
+        return answers, time.perf_counter() - begun
+
+    found: dict[str, Any] = {}
+    for width in WIDTHS:
+        groups = [prompts[at : at + width] for at in range(0, len(prompts[:ALONE] if width == 1 else prompts), width)]
+        generate(groups[0], 16)
+        firsts = sum(generate(group, 1)[1] for group in groups)
+        done = [generate(group, new_tokens) for group in groups]
+        answers, seconds = [a for part, _ in done for a in part], sum(s for _, s in done)
+        found[str(width)] = counted(answers, seconds, firsts)
+        if width == 1:  # a step of one request: what is left of the time without the first token
+            steps = found["1"]["verify_steps"] or found["1"]["tokens"] - len(answers)
+            found["1"]["step_ms"] = round((seconds - firsts) / steps * 1e3, 4)
+            found["texts_alone"] = [answer["output_ids"] for answer in answers]
+        elif width == max(WIDTHS):
+            found["texts"] = [answer["output_ids"] for answer in answers]
+    return found
+
+
+def profiled(engine: Any, prompts: list[list[int]], folder: Path) -> None:
+    """Traces of some steps of one request."""
+    engine.generate(input_ids=prompts[:1], sampling_params={"temperature": 0, "max_new_tokens": 32})
+    engine.start_profile(output_dir=str(folder), activities=["CPU", "GPU"], num_steps=None)
+    engine.generate(input_ids=prompts[:1], sampling_params={"temperature": 0, "max_new_tokens": 24, "ignore_eos": True})
+    engine.stop_profile()
+
+
+def run_one(options: argparse.Namespace) -> None:
+    """One engine in this process: READY, then FOUND for every line on stdin."""
+    import sglang
+
+    begun = time.perf_counter()
+    engine = sglang.Engine(**settings(options, options.one))
+    print(f"READY {time.perf_counter() - begun:.1f}", flush=True)
+    prompts = prompts_of(options)
+    eos = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
+    stops = [] if eos is None or options.prompts is None else eos if isinstance(eos, list) else [eos]
+    for line in sys.stdin:
+        if line.strip() == "profile":
+            profiled(engine, prompts, options.out / f"trace-{options.one}")
+            print("FOUND {}", flush=True)
+            continue
+        found = measured(engine, prompts, options.new_tokens, stops)
+        state = engine.get_server_info()
+        found["memory"] = {k: state.get(k) for k in ("max_total_num_tokens",)}
+        found["memory_usage_gb"] = (state.get("internal_states") or [{}])[0].get("memory_usage")
+        print("FOUND " + json.dumps(found), flush=True)
+    engine.shutdown()
+
+
+class Running:
+    """An engine in its own process group; ends with `close`."""
+
+    def __init__(self, options: argparse.Namespace, system: str, worktree: Path) -> None:
+        self.system, self.log = system, options.out / f"{system.replace('@', '-').replace('+', '-')}.log"
+        self._errors: IO[bytes] = self.log.open("wb")
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
+        env["PYTHONPATH"] = os.pathsep.join([str(worktree), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        argv = [sys.executable, str(Path(__file__).resolve()), *passed_on(options), "--one", system]
+        self.process = subprocess.Popen(
+            argv, bufsize=0, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def say(self, word: str) -> None:
+        """Ask for a measurement."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(word.encode() + b"\n")
+            self.process.stdin.flush()
+
+    def answer(self, prefix: str, until: float) -> str | None:
+        """Rest of the next line that begins so; None when the process ended or it got too late."""
+        assert self.process.stdout is not None
+        while (left := until - time.monotonic()) > 0:
+            if not select.select([self.process.stdout], [], [], left)[0]:
+                break
+            line = self.process.stdout.readline().decode(errors="replace")
+            if not line:
+                break
+            if line.startswith(prefix + " "):
+                return line[len(prefix) + 1 :].strip()
+        return None
+
+    def fault(self) -> str:
+        """The end of its log from the last traceback on."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        begins = [n for n, line in enumerate(lines) if line.startswith("Traceback") or "Traceback (most" in line]
+        at = begins[-1] if begins else max(0, len(lines) - 25)
+        return "\n".join(line[:300] for line in lines[at : at + 60])
+
+    def close(self) -> None:
+        """End it and everything that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._errors.close()
+
+
+def passed_on(options: argparse.Namespace) -> list[str]:
+    """The options that a process of one engine needs."""
+    words = [f"--out={options.out}", f"--target={options.target}", f"--drafters={options.drafters}"]
+    words += [f"--prompts={options.prompts}"] if options.prompts else []
+    words += [f"--new-tokens={options.new_tokens}", f"--requests={options.requests}"]
+    return [*words, *(["--set", *options.set] if options.set else [])]
+
+
+def worktrees(options: argparse.Namespace) -> tuple[Path, Path]:
+    """Stock and the tree that the entry gives."""
+    from specpilot_cli.memory.apply import materialise, plan
+    from specpilot_cli.memory.room import open_room
+
+    stock, ours = options.stock or options.work / "stock", options.work / "tree"
+    if not stock.exists():
+        from specpilot_cli.engine.sglang.source import init_sglang
+
+        init_sglang(stock)
+    made = plan(open_room(None), ("tree-core",), stock)
+    if not ours.exists():
+        materialise(made, ours)
+    print(f"applied tree-core: tree {made.composition.tree}, as recorded: {made.reproduces}", flush=True)
+    return stock, ours
+
+
+def ring(options: argparse.Namespace) -> None:
+    """Checkpoints of a target and drafters by construction, in --work."""
+    sys.path.append(str(HERE.parents[0] / "05-sglang"))
+    import ring as made_up
+
+    folder = options.work / "ring"
+    if not folder.exists():
+        made_up.write(made_up.Ring(hidden=1024, heads=8, kv_heads=4, head_dim=128), folder)
+    options.target, options.drafters = folder / "target", folder
+
+
+def parted(one: list[list[int]], other: list[list[int]]) -> str:
+    """How many texts are the same, and where the others part."""
+    firsts = []
+    for a, b in zip(one, other, strict=True):
+        if a != b:
+            length = min(len(a), len(b))
+            firsts.append(next((i for i in range(length) if a[i] != b[i]), length))
+    return f"{len(one) - len(firsts)} of {len(one)} the same" + (f", parting at {firsts}" if firsts else "")
+
+
+def said(system: str, found: dict[str, Any], texts: dict[str, Any]) -> str:
+    """One line for people."""
+    alone = found["1"]
+    words = [f"{system}: tau {alone['tau']}, step {alone['step_ms']} ms"]
+    words += [f"{width}: {found[str(width)]['tok_s']} tok/s (tau {found[str(width)]['tau']})" for width in WIDTHS]
+    for other in ("ar", system.partition("+")[0]):
+        if other in texts and other != system:
+            words.append(f"texts of {other}: {parted(texts[other]['alone'], texts[system]['alone'])} alone")
+            words.append(f"{parted(texts[other]['together'], texts[system]['together'])} together")
+    return "; ".join(words)
+
+
+def main() -> int:
+    """All engines at once, timed in turn."""
+    options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.one:
+        run_one(options)
+        return 0
+    begun = time.monotonic()
+    stock, ours = worktrees(options)
+    if options.target is None:
+        ring(options)
+    report: dict[str, Any] = {"settings": {s: settings(options, s) for s in options.systems}, "systems": {}}
+    texts: dict[str, Any] = {}
+    engines = [Running(options, system, ours if "+" in system else stock) for system in options.systems]
+    try:
+        until = time.monotonic() + options.start_s
+        for engine in engines:
+            ready = engine.answer("READY", until)
+            report["systems"][engine.system] = {"ready_s": ready}
+            if ready is None:
+                report["systems"][engine.system]["fault"] = engine.fault()
+                print(f"{engine.system} DID NOT START; its log:\n{engine.fault()}", flush=True)
+                engine.close()
+            write(options, report, texts)
+        for engine in [e for e in engines if e.process.poll() is None]:
+            print(f"[{time.monotonic() - begun:.0f} s] {engine.system}", flush=True)
+            take(options, engine, report, texts)
+        for engine in [e for e in engines if e.system in options.profile and e.process.poll() is None]:
+            engine.say("profile")
+            engine.answer("FOUND", time.monotonic() + options.limit_s)
+    finally:
+        for engine in engines:
+            engine.close()
+    print(f"[{time.monotonic() - begun:.0f} s] end", flush=True)
+    return 0
+
+
+def take(options: argparse.Namespace, engine: Running, report: dict[str, Any], texts: dict[str, Any]) -> None:
+    """One engine's measurement, into the report."""
+    engine.say("measure")
+    answer = engine.answer("FOUND", time.monotonic() + options.limit_s)
+    if answer is None:
+        report["systems"][engine.system]["fault"] = engine.fault()
+        print(f"{engine.system} FAILED; its log:\n{engine.fault()}", flush=True)
+        engine.close()
+    else:
+        found = json.loads(answer)
+        texts[engine.system] = {"alone": found.pop("texts_alone"), "together": found.pop("texts")}
+        report["systems"][engine.system] |= found
+        print(said(engine.system, found, texts), flush=True)
+    write(options, report, texts)
+
+
+def write(options: argparse.Namespace, report: dict[str, Any], texts: dict[str, Any]) -> None:
+    """What is known so far."""
+    (options.out / "tree.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.out / "texts.json").write_text(json.dumps(texts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

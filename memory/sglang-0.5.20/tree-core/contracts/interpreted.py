@@ -1,0 +1,98 @@
+"""The three Triton kernels of the draft tree in Triton's interpreter: `python interpreted.py` in the tree.
+
+Prints what held. Only run with TRITON_INTERPRET=1. Integers and float32 alone: the interpreter is wrong in bfloat16.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from tree_modules import tree_modules
+
+SLACK_NATS = 2e-5
+"""A sum's relative error is the error of its logarithm: two roundings of (score - maximum) for scores within 64 of it
+(64 x 2**-23), exp's own two units in the last place, and at most 24 additions one behind the other (26 x 2**-24)."""
+
+
+def accepted(modules: Any) -> None:
+    """`_accept` against the plain definition, chosen so that some paths are long and some slots empty."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = set()
+    for nodes in (1, 5, 32, 63):
+        batch, depth, vocab = 4, 6, 3
+        parents = torch.full((batch, nodes), -2, dtype=torch.int32)
+        for node in range(nodes if nodes < 32 else nodes - 3):
+            parents[:, node] = torch.randint(-1, max(node, 1), (batch,), generator=generator) if node else -1
+        tokens = torch.randint(0, vocab, (batch, nodes), generator=generator, dtype=torch.int32)
+        predict = torch.randint(0, vocab, (batch, nodes + 1), generator=generator)
+        slots = torch.randperm(batch * (nodes + 1), generator=generator).view(batch, nodes + 1)
+        prefix = torch.randint(1, 99, (batch,), generator=generator)
+        wanted = modules.accept._plainly(parents, tokens, predict, slots, prefix, depth)
+        wide, single = torch.full((3, batch, depth + 1), -7), torch.full((2, batch), -7)
+        indices = torch.full((batch, depth + 1), -7, dtype=torch.int32)
+        commit = torch.full((batch,), -7, dtype=torch.int32)
+        power = triton.next_power_of_2(nodes + 1)
+        modules.accept._accept[(batch,)](
+            parents, tokens, predict, slots, prefix, wide[0], wide[1], wide[2], indices, single[0], single[1], commit,
+            N=nodes, P=depth + 1, POWER=power,
+        )  # fmt: skip
+        assert torch.equal(indices, wanted.indices) and torch.equal(commit, wanted.commit_lens)
+        assert torch.equal(single[0], wanted.bonus) and torch.equal(single[1], wanted.new_seq_lens)
+        live = torch.arange(depth + 1) < commit.view(-1, 1)
+        for mine, theirs in ((wide[0], wanted.tokens), (wide[1], wanted.rows), (wide[2], wanted.source)):
+            assert torch.equal(mine[live], theirs[live])
+        lengths |= set(commit.tolist())
+    assert len(lengths) >= 3, lengths
+    print("accept")
+
+
+def moved(modules: Any) -> None:
+    """`_move`, where a row's old place is another's new one."""
+    buffers = [torch.randn(64, width) for width in (24, 24, 40)]
+    before = [buffer.clone() for buffer in buffers]
+    pointers = torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.uint64)
+    strides = torch.tensor([buffer.shape[1] * 4 for buffer in buffers])
+    target = torch.arange(32).view(2, 16) + 5
+    rows = torch.tensor([[0, 2, 3, 4, 9], [0, 1, 5, 0, 0]])
+    counts = torch.tensor([5, 3], dtype=torch.int32)
+    modules.compaction._move[(3, 2, 2)](
+        pointers, strides, target.gather(1, rows), target, counts, WIDTH=5, ROOM=16, POWER=8, TILE=16
+    )
+    for old, new in zip(before, buffers, strict=True):
+        wanted = old.clone()
+        for request, count in enumerate(counts.tolist()):
+            wanted[target[request, :count]] = old[target[request, rows[request, :count]]]
+        assert torch.equal(wanted, new) and not torch.equal(old, new)
+    print("move")
+
+
+def summed(modules: Any) -> None:
+    """`_part` over a vocabulary that is no multiple of anything."""
+    row_lse = modules.row_lse
+    generator = torch.Generator().manual_seed(2)
+    requests, parents, vocab = 3, 2, row_lse.PART + 1237
+    base = torch.randn(requests, vocab, generator=generator) * 8
+    bias = torch.randn(requests, parents, vocab, generator=generator) * 4
+    base[0, ::2] = float("-inf")
+    parts = triton.cdiv(vocab, row_lse.PART)
+    found = torch.empty(2, requests * parents, parts)
+    row_lse._part[(requests * parents, parts)](
+        base, bias, found[0], found[1], vocab, PARENTS=parents, PART=row_lse.PART, BLOCK=row_lse.BLOCK
+    )
+    mine = (found[0] + found[1].log()).logsumexp(-1).view(requests, parents)
+    exact = (base.double().unsqueeze(1) + bias.double()).logsumexp(-1)
+    assert (mine - exact).abs().max() < SLACK_NATS, (mine - exact).abs().max()
+    print("sum")
+
+
+if __name__ == "__main__":
+    found = tree_modules(Path.cwd())
+    accepted(found)
+    moved(found)
+    summed(found)

@@ -1,0 +1,24 @@
+"""The draft tree's modules out of the tree that the entry gives, without SGLang's own imports."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("sglang", "sglang.srt", "sglang.srt.speculative")
+NAMES = ("arrays", "accept", "compaction", "lattice", "row_lse", "sampler")
+
+
+def tree_modules(worktree: Path) -> Any:
+    """Modules of `speculative/draft_tree` that need torch and triton alone, and the plain selection, by name."""
+    for name in PACKAGES:
+        module = types.ModuleType(name)
+        module.__path__ = [str(worktree / name.replace(".", "/"))]
+        sys.modules[name] = module
+    root = "sglang.srt.speculative.draft_tree"
+    found = {name: importlib.import_module(f"{root}.{name}") for name in NAMES}
+    found["reference"] = importlib.import_module(f"{root}.selection.reference")
+    return types.SimpleNamespace(**found)
