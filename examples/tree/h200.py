@@ -201,11 +201,10 @@ class Running:
         return None
 
     def fault(self) -> str:
-        """The end of its log from the last traceback on."""
-        lines = self.log.read_text(errors="replace").splitlines()
-        begins = [n for n, line in enumerate(lines) if line.startswith("Traceback") or "Traceback (most" in line]
-        at = begins[-1] if begins else max(0, len(lines) - 25)
-        return "\n".join(line[:300] for line in lines[at : at + 60])
+        """Its log from the first traceback on, and the log's end."""
+        lines = [line[:300] for line in self.log.read_text(errors="replace").splitlines()]
+        at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
+        return "\n".join([*lines[at : at + 70], "...", *lines[max(at + 70, len(lines) - 25) :]])
 
     def close(self) -> None:
         """End it and everything that it started."""
