@@ -4,14 +4,17 @@
 # of at most 15 MB. Steps of one group need the state of those before them.
 #
 #   step      brings     MB   needs   does                                             writes to $OUT
+#   speed     -           0   -       times of all parts, random weights (100 s)       speed.json
 #   first     .tb/a      48   -       keeps the first half of the GGUF; smoke runs     smoke-*.log
-#   train     .tb/b      47   first   converts, writes text, trains, evaluates         train.log, evaluation.json, 2 drafters
+#   trials    .tb/b      41   first   converts, writes text, tries recipes (560 s)     trials.json, trials.log
+#   train     .tb/b      41   first   text, the best trial's recipe, evaluation        train.log, evaluation.json, 2 drafters
 #   more      -           0   train   goes on where `train` was cut off (MINUTES)      the same
 #   serve     .tb/e      55   train   SmolLM2 on stock SGLang: AR and four drafters    serve.json, logs, the third drafter
 #   dense8b   -           0   serve   8B stand-in: build, check, serve                 check.json, dense8b.json, logs
 #   core      .tb/t       2   -       trains the hybrid core and its drafters          core.log, evaluation.json, drafters
 #   hyb27b    .tb/e      55   core    27B stand-in: build, serve                       hyb27b.json, logs, the core
 #
+# `train` behind `trials` brings nothing: target and text are there. After a crash every step can be called again.
 # .tb is what prepare.sh makes. ENGINE (default .tb/e/setup_host.sh) is sourced with its folder as the argument and makes
 # `import sglang` work in python3; where SGLang 0.5.20 is installed, ENGINE=/dev/null.
 set -uo pipefail
@@ -36,16 +39,36 @@ engine() { # makes SGLang importable; what a step before unpacked is used again
   fi
 }
 
-training() { # text for at most $TEXT minutes, then training until 45 s before $TOTAL minutes are over, for files and evaluation;
-  # or with MINUTES for so long, over as many calls as it takes (each at most $LIMIT seconds)
-  local until=(--total-minutes "${TOTAL:-8}")
+target() { # SmolLM2 and the prompts, from both halves
+  [ ! -f "$state/smollm2/manifest.json" ] || return 0
+  cp .tb/b/gguf.xz.* "$state/" && cp -r .tb/b/prompts .tb/b/site "$state/" || return 1
+  cat "$state"/gguf.xz.* | xz -dc -T0 >"$state/smollm2.gguf" || return 1
+  PYTHONPATH=$PYTHONPATH:$state/site python3 "$here/convert.py" "$state/smollm2.gguf" --out "$state/smollm2"
+}
+
+best() { # the changes of the best trial, if there were trials
+  [ ! -f "$state/trials.json" ] || python3 -c "
+import json, sys
+found = json.load(open(sys.argv[1]))
+changes = found['trials'][found['best']]['changes'] if 'best' in found else []
+print(*(c for c in changes if not c.startswith('texts=')))" "$state/trials.json"
+}
+
+training() { # text for at most $TEXT minutes where `trials` wrote none, then training until $TOTAL minutes are over, files
+  # and evaluation included; or with MINUTES for so long, over as many calls as it takes (each at most $LIMIT seconds)
+  local until=(--total-minutes "${TOTAL:-8.7}") changes text=1.5
   [ -z "${MINUTES:-}" ] || until=(--minutes "$MINUTES")
-  timeout "${LIMIT:-510}" python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
-    --prompts "$state/prompts" --text-minutes "${TEXT:-1.7}" "${until[@]}" ${TRAIN:-} 2>&1 | tee "$out/train.log"
+  [ ! -f "$state/work/texts-seconds.txt" ] || text=0
+  changes=(${SET:-$(best)})
+  echo "recipe: ${changes[*]:-as it is}"
+  timeout "${LIMIT:-560}" python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
+    --prompts "$state/prompts" --text-minutes "${TEXT:-$text}" "${until[@]}" ${TRAIN:-} \
+    ${changes[0]:+--set "${changes[@]}"} 2>&1 |
+    tee -a "$state/train.log"
+  cp "$state/train.log" "$out/"
   [ -f "$state/drafters/evaluation.json" ] || return 0
   cp "$state/drafters/evaluation.json" "$out/"
   parts dflash2 drafters/dflash2 drafters/eagle3
-  tar -C "$state" -cf - $(cd "$state" && ls work/texts-*.json) | xz -T0 -6 >"$out/texts.tar.xz"
 }
 
 logs() { tar -C "$state" -cJf "$out/$1-logs.tar.xz" $(cd "$state" && ls "$1"*.log "$1"-texts.json 2>/dev/null); }
@@ -58,10 +81,21 @@ first)
       --out "$state/smoke-$script/out" 2>&1 | tee "$out/smoke-$script.log"
   done
   ;;
+speed) timeout 100 python3 "$here/speed.py" --out "$out/speed.json" --until "${LIMIT:-85}" ;;
+trials) # each on top of the best so far; what there is no time for is left out
+  begun=$SECONDS
+  trials=("${@:2}")
+  [ ${#trials[@]} -gt 0 ] || trials=("base:" "+muon:optimizer=muon;rate=2e-3" "+layers5:layers=5" "+hard:hard=0.8"
+    "+soft:softness=0.5" "+reach:reach=0.5" "random:init=random" "+rate:rate=3e-3")
+  target || exit 1
+  [ ! -f "$state/trials.json" ] || cp "$state/trials.json" "$out/"
+  timeout "$((${LIMIT:-560} + 20))" python3 "$here/experiments.py" --target "$state/smollm2" --texts "$state/work" \
+    --prompts "$state/prompts" --out "$out/trials.json" --drafter "${DRAFTER:-dflash2}" --write "${TEXT:-1.5}" \
+    --seconds "${EACH:-45}" --until "$((${LIMIT:-560} - (SECONDS - begun)))" ${TRAIN:-} "${trials[@]}" 2>&1 | tee "$out/trials.log"
+  cp "$out/trials.json" "$state/"
+  ;;
 train)
-  cp -r .tb/b/. "$state/"
-  cat "$state"/gguf.xz.* | xz -dc -T0 >"$state/smollm2.gguf" || exit 1
-  PYTHONPATH=$PYTHONPATH:$state/site python3 "$here/convert.py" "$state/smollm2.gguf" --out "$state/smollm2" || exit 1
+  target || exit 1
   training
   ;;
 more) training ;;
@@ -111,7 +145,7 @@ json.dump({'held': [r[:64] for r in rows]}, open(sys.argv[2], 'w'))" "$state/cor
   logs hyb27b
   ;;
 *)
-  echo "steps: first train more serve dense8b core hyb27b" >&2
+  echo "steps: speed first trials train more serve dense8b core hyb27b" >&2
   exit 2
   ;;
 esac

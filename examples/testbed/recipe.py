@@ -14,7 +14,7 @@ class Recipe:
 
     seed: int = 20261129
     # text
-    texts: int = 24576
+    texts: int = 40960
     held_out: int = 64
     message_tokens: int = 112
     """At most so many tokens of a user message are written by the target."""

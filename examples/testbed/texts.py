@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import time
@@ -21,6 +22,7 @@ from specpilot_cli.testbed.nn.generate import Generator, greedy, sampler
 MARK = "\u0001message\u0001"
 PROMPT_ROOM = 256
 """Longer prompts are left out of the training text."""
+SECONDS = "texts-seconds.txt"
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,22 @@ def messages_of(generator: Generator, chat: Chat, recipe: Recipe, batch: int, kn
     return [m for m in messages if m and not known.holds(m)]
 
 
+def tag(recipe: Recipe) -> str:
+    """Of everything that decides what a batch says; texts of another recipe are never taken for this one's."""
+    names = ("seed", "batch", "message_tokens", "top_k", "temperature", "new_tokens", "shortest_answer")
+    said = json.dumps([recipe.to_json()[name] for name in names])
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
 def write_texts(
     recipe: Recipe, generator: Generator, chat: Chat, known: Known, work: Path, minutes: float | None = None
 ) -> list[Path]:
-    """All batches under `work`, or those that `minutes` were enough for; what is there already is kept."""
+    """All batches under `work`, or those that `minutes` were enough for; what is there already is kept.
+
+    The seconds of every batch are added up in `work/texts-seconds.txt`, so that a resumed run can still tell them.
+    """
     count, begun = -(-recipe.texts // recipe.batch), time.perf_counter()
-    paths = [work / f"texts-{i:04d}.json" for i in range(count)]
+    paths = [work / f"texts-{tag(recipe)}-{i:04d}.json" for i in range(count)]
     for index, path in enumerate(paths):
         if path.exists():
             continue
@@ -94,8 +106,16 @@ def write_texts(
         path.with_suffix(".tmp").write_text(json.dumps(kept))
         path.with_suffix(".tmp").replace(path)
         tokens, seconds = sum(len(a) for _, a in pairs), time.perf_counter() - started
+        with open(work / SECONDS, "a") as file:
+            file.write(f"{path.name} {seconds:.2f}\n")
         print(f"texts {index + 1}/{count}: {len(kept)} kept, {tokens / seconds:,.0f} answer tokens/s", flush=True)
     return paths
+
+
+def written_s(work: Path) -> float:
+    """Seconds that all texts under `work` took, whichever run wrote them."""
+    path = work / SECONDS
+    return sum(float(line.split()[1]) for line in path.read_text().splitlines()) if path.exists() else 0.0
 
 
 def texts_of(pairs: list[tuple[list[int], list[int]]]) -> Texts:

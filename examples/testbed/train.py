@@ -23,7 +23,7 @@ import torch  # noqa: E402
 from prompts import Known  # noqa: E402
 from recipe import ALGORITHMS, Recipe, feature_layers  # noqa: E402
 from smoke import tiny_target  # noqa: E402
-from texts import PROMPT_ROOM, Chat, benchmark_texts, load_texts, pairs_of, texts_of, write_texts  # noqa: E402
+from texts import PROMPT_ROOM, Chat, benchmark_texts, load_texts, pairs_of, texts_of, write_texts, written_s  # noqa: E402
 from training import Drafter, Training, rows_of  # noqa: E402
 
 from specpilot_cli.core.digest import sha256_file  # noqa: E402
@@ -189,7 +189,8 @@ def main() -> int:
     about = {
         "target_sha256": sha256_file(options.target / "model.safetensors"), "recipe": recipe.to_json(),
         "steps": training.clock.step, "init": str(options.init or ""),
-        "texts": len(texts), "stages_s": laps.stages, "torch": torch.__version__,
+        "texts": len(texts), "stages_s": laps.stages, "texts_s": round(written_s(options.work), 1),
+        "trained_s": round(training.clock.seconds, 1), "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or "cpu",
     }  # fmt: skip
     for name, module in training.drafters.items():

@@ -23,7 +23,7 @@ def norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def rope(x: Tensor, positions: Tensor, theta: float = 10000.0) -> Tensor:
+def rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """x [rows, heads, D], NeoX halves."""
     half = x.shape[-1] // 2
     angle = positions[:, None].float() * theta ** (-torch.arange(half) / half)
@@ -77,9 +77,9 @@ def plain_block(drafter: BlockDrafter, embedding: Tensor, features: Tensor, anch
             return made
 
         def mixed(y: Tensor, attention: Any = attention, heads: Any = heads) -> Tensor:
-            q = rope(norm(heads(y, "q_proj"), attention.q_norm.weight), places)
-            k = rope(norm(heads(y, "k_proj"), attention.k_norm.weight), places)
-            old = rope(norm(heads(context, "k_proj"), attention.k_norm.weight), before)
+            q = rope(norm(heads(y, "q_proj"), attention.q_norm.weight), places, c.rope_theta)
+            k = rope(norm(heads(y, "k_proj"), attention.k_norm.weight), places, c.rope_theta)
+            old = rope(norm(heads(context, "k_proj"), attention.k_norm.weight), before, c.rope_theta)
             values = torch.cat((heads(context, "v_proj"), heads(y, "v_proj")))
             out: Tensor = attend(q, torch.cat((old, k)), values) @ attention.o_proj.weight.T
             return out
@@ -162,9 +162,9 @@ def plain_eagle(head: EagleHead, embedding: Tensor, ids: Tensor, features: Tenso
         )
         a = layer.self_attn
         q, k, v = ((both @ p.weight.T).view(len(both), -1, c.head_dim) for p in (a.q_proj, a.k_proj, a.v_proj))
-        keys, values = torch.cat((keys, rope(k, places))), torch.cat((values, v))
+        keys, values = torch.cat((keys, rope(k, places, c.rope_theta))), torch.cat((values, v))
         mask = torch.arange(len(keys))[None] <= places[:, None]
-        x = fed[new] + attend(rope(q, places), keys, values, mask) @ a.o_proj.weight.T
+        x = fed[new] + attend(rope(q, places, c.rope_theta), keys, values, mask) @ a.o_proj.weight.T
         x = x + layer.mlp(norm(x, layer.post_attention_layernorm.weight))
         drafts.append(int((embedding @ norm(x[-1], head.norm.weight)).argmax()))
         fed = torch.cat((fed, x[-1:]))

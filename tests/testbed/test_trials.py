@@ -30,3 +30,14 @@ def test_trials_keep_what_helps_and_are_not_repeated(tmp_path: Path) -> None:
     later = json.loads(out.read_text())
     assert later["trials"]["base"] == found["trials"]["base"]
     assert later["trials"]["+more"]["changes"] == ["rate=1e-9", "wide_every=0"]
+
+
+def test_the_times_of_all_parts_are_told(tmp_path: Path) -> None:
+    """On a tiny target; an item that fails would say so."""
+    out = tmp_path / "speed.json"
+    argv = [sys.executable, str(EXAMPLE / "speed.py"), "--smoke", "--device", "cpu", "--out", str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    assert len(found) == 12 and not [name for name, item in found.items() if "error" in item], found
+    assert found["step eagle3"]["step_ms"] > 0 and found["features"]["tokens"] > 0

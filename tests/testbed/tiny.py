@@ -41,7 +41,7 @@ def block(algorithm: Algorithm, seed: int = 1, layers: int = 2) -> BlockDrafter:
     torch.manual_seed(seed)
     config = BlockConfig(
         algorithm, HIDDEN, VOCAB, 6, (1, 3), MASK, layers, 4, 2, 8, 48, rank=4, top_k=5, conv_group_size=8,
-        max_position_embeddings=256,
+        rope_theta=100000.0, max_position_embeddings=256,
     )  # fmt: skip
     drafter = BlockDrafter(config).eval().requires_grad_(False)
     for parameter in drafter.parameters():
@@ -52,7 +52,7 @@ def block(algorithm: Algorithm, seed: int = 1, layers: int = 2) -> BlockDrafter:
 def eagle(seed: int = 2) -> EagleHead:
     """A head with random norms."""
     torch.manual_seed(seed)
-    config = EagleConfig(HIDDEN, VOCAB, (1, 2, 4), 4, 2, 8, 48, max_position_embeddings=256)
+    config = EagleConfig(HIDDEN, VOCAB, (1, 2, 4), 4, 2, 8, 48, rope_theta=100000.0, max_position_embeddings=256)
     head = EagleHead(config).eval().requires_grad_(False)
     for parameter in head.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.1)
