@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from specpilot_kernels.certified_head import cases, layout, native, op, plan  # noqa: E402
+from specpilot_kernels.certified_head import cases, layout, native, op, plan, smoke  # noqa: E402
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(shutil.which(native.command(native.HOST)[0]) is None, reason="needs a C++ compiler")
@@ -196,6 +196,18 @@ def test_a_head_whose_copy_is_wrong_by_more_than_its_error_is_found_out() -> Non
     told = honest.error.clone()
     told[best] = float(weight[best].double().norm()) * 1.01
     assert int(native.argmax(x, op.Head(weight, layout.tile(rows), honest.scale, told, honest.length))) == best
+
+
+def test_the_smoke_test_finds_the_launch_that_parts_from_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke.main([], "cpu") == 0 and capsys.readouterr().out.count("ok") == len(native.variants(CPU))
+    weight = cases.head_weight(300, 136, 4)
+    x, head = cases.rows_for(weight, 4, 4), op.prepare(weight, tiles=True)
+    said = smoke.diagnosis(x, head, native.DEFAULT)
+    assert said.startswith("digits wrong 0, units wrong 0, best bound / torch's [")
+    ratios = [float(word) for word in said.split("[")[1].split("]")[0].split(",")]
+    assert all(0.9999 < ratio <= 1 for ratio in ratios)  # the slack of 2^-21 below torch's
+    tokens = said.split("its token ")[1].split("]")[0] + "]"
+    assert f"torch's {tokens}" in said
 
 
 def test_what_it_does_not_take() -> None:

@@ -26,7 +26,7 @@ def bounds(x: torch.Tensor, head: Head) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _rescored(x: torch.Tensor, head: Head, kept: torch.Tensor) -> torch.Tensor:
     """BF16 scores `[M, V]` as float32, -inf where `kept` is false."""
-    out = torch.full(kept.shape, float("-inf"), device=x.device)
+    out = torch.full(kept.shape, float("-inf"), dtype=torch.float32, device=x.device)
     for row in range(len(x)):
         ids = kept[row].nonzero().flatten()
         out[row, ids] = (head.weight[ids].float() * x[row].float()).sum(1).bfloat16().float()
