@@ -272,3 +272,5 @@ def test_anchors_stay_inside_the_answer() -> None:
     drawn = draw_anchors(first, last, 500, torch.Generator().manual_seed(1))
     assert drawn[0].unique().tolist() == [3]
     assert drawn[1].unique().tolist() == list(range(10, 41))
+    few = draw_anchors(first, last, 31, torch.Generator().manual_seed(1))
+    assert sorted(few[1].tolist()) == list(range(10, 41)) != few[1].tolist()

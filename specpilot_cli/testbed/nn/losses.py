@@ -14,9 +14,13 @@ Soft = tuple[Tensor, Tensor]
 
 
 def draw_anchors(first: Tensor, last: Tensor, count: int, draw: torch.Generator) -> Tensor:
-    """`count` anchor positions [B, count] a sequence, uniform in first .. last (inclusive; both [B], on the CPU)."""
+    """`count` anchor positions [B, count] a sequence in first .. last (inclusive; both [B], on the CPU), in no order.
+
+    One from each of `count` equal parts of the answer: every position is as likely as any other, and few come twice.
+    """
     span = (last - first + 1).clamp(min=1).unsqueeze(1)
-    return first.unsqueeze(1) + (torch.rand(len(first), count, generator=draw) * span).long()
+    part = torch.randperm(count, generator=draw) + torch.rand(len(first), count, generator=draw)
+    return first.unsqueeze(1) + (part * span / count).long().clamp(max=span - 1)
 
 
 def hard_anchors(ids: Tensor, soft: Soft, starts: Tensor, chance: Tensor, count: int, hard: float) -> Tensor:
