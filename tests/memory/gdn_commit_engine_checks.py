@@ -225,8 +225,9 @@ class Engine:
         mamba.mamba_cache.temporal.normal_()
         mamba.mamba_cache.conv[0].normal_()
         if keep:
-            for name in ("mixed", "a", "b"):
-                setattr(mamba.gdn_rows, name, getattr(mamba.gdn_rows, name).float())
+            for name in ("mixed", "a", "b", "raw"):
+                if hasattr(mamba.gdn_rows, name):
+                    setattr(mamba.gdn_rows, name, getattr(mamba.gdn_rows, name).float())
             mamba.gdn_rows.variant = "triton"
         triton = LinearAttnKernelBackend("triton")
         runner = SimpleNamespace(
