@@ -63,10 +63,15 @@ class Row:
         """From the first request to the end of the last, starts of servers between them included."""
         return (max(s.started_s + s.wall_s for s in self.body.samples) - self.body.samples[0].started_s) / 60
 
-    def first_pair(self) -> str:
-        """What the first pair of blocks alone says: on two devices, before they are exchanged."""
+    def by_device(self) -> str:
+        """What the two halves say that the swap averages: stock on the first device, and on the second."""
         tables: list[Ratios] = log_ratios(self.samples)
-        return f"{math.exp(float(np.mean([table.log_ratio[:, 0].mean() for table in tables]))):.4f}"
+        if self.body.design.placement != "swap":
+            return "–"
+        halves = [
+            np.mean([table.log_ratio[:, table.stock_first == sign].mean() for table in tables]) for sign in (1, -1)
+        ]
+        return " / ".join(f"{math.exp(float(half)):.4f}" for half in halves)
 
 
 def main() -> None:
@@ -78,15 +83,14 @@ def main() -> None:
     common = set.intersection(*(units(body.samples) for body in bodies.values()))
     sizes = sorted({size for size, _ in common})
     print(f"batches that every run measured: {', '.join(f'{sum(s == n for s, _ in common)} of {n}' for n in sizes)}")
-    print(
-        "| run | " + " | ".join(f"at {n}" for n in sizes) + " | all | noise | second GPU / first | first pair | min |"
-    )
-    print("|---|" + "---|" * (len(sizes) + 5))
+    columns = ["run", *(f"at {n}" for n in sizes), "all", "noise", "second GPU / first", "stock on 1st / 2nd", "min"]
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
     for name, body in bodies.items():
         row = Row(body, tuple(s for s in body.samples if (s.concurrency, s.batch) in common))
         cells = [shown(row.at(size)) for size in (*sizes, None)]
         noise = "–" if body.noise is None else f"{body.noise:.2%}"
-        tail = [noise, shown(body.device_ratio), row.first_pair(), f"{row.minutes:.1f}"]
+        tail = [noise, shown(body.device_ratio), row.by_device(), f"{row.minutes:.1f}"]
         print(f"| {name} | " + " | ".join([*cells, *tail]) + " |")
 
 
