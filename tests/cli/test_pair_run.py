@@ -220,3 +220,35 @@ def test_kill_9_and_resume(cli: Cli, stock: Path, placement: str) -> None:
     assert all(again[key] == keys[key] for key in whole)
     assert len(again) == len(finished["body"]["samples"]) == 4 * REQUESTS
     cli(*args, "--resume", "pair.json").expect(3, "")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a swap needs two devices: here two CPUs")
+def test_a_swap_on_two_cpus_binds_each_server_to_its_own(cli: Cli, stock: Path) -> None:
+    done = cli("pair-run", "stock", "--noise", "-d", "./fake.toml", "--placement", "swap", "-o", "noise.json")
+    found = body(cli.cwd / "noise.json")
+    assert "Traceback" not in done.err and len(found["samples"]) == 2 * 4 * REQUESTS, done.err
+    assert {(s["arm"], s["device"]) for s in found["samples"]} == {
+        (a, d) for a in ("stock", "candidate") for d in (0, 1)
+    }
+    assert found["design"]["devices"] == [0, 1] and found["gpus"] == []
+    moments: dict[tuple[int, int, int], list[float]] = {}
+    for s in found["samples"]:
+        moments.setdefault((s["repeat"], s["block"] // 2, s["batch"]), []).append(s["started_s"])
+    assert all(abs(first - second) < 1.0 for first, second in moments.values()), "both sides are asked at once"
+    assert found["device_ratio"] is not None and "second device over the first" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--devices", "0,1"),
+        ("--placement", "swap", "--devices", "0"),
+        ("--placement", "swap", "--devices", "1,1"),
+        ("--placement", "swap", "--devices", "a,b"),
+        ("--placement", "swap", "--starts", "4"),
+        ("--placement", "swap", "--devices", "0,4095"),
+    ],
+)
+def test_devices_that_make_no_sense_are_refused(cli: Cli, stock: Path, words: tuple[str, ...]) -> None:
+    done = cli("pair-run", "stock", "--noise", "-d", "./fake.toml", "-o", "noise.json", *words)
+    assert done.rc == 2 and "Traceback" not in done.err, done.err

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specpilot_cli.core.errors import ExternalFailed
-from specpilot_cli.engine.process import EngineProcess
+from specpilot_cli.core.errors import ExternalFailed, UsageFault
+from specpilot_cli.engine.process import EngineProcess, one_cpu, one_gpu, visible_gpus
 
 SLEEPER = "import time\ntime.sleep(600)"
 PARENT = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {SLEEPER!r}])\n"
@@ -92,3 +92,29 @@ def test_no_engine_survives_a_controller_that_is_killed(tmp_path: Path) -> None:
     os.kill(controller.pid, signal.SIGKILL)
     controller.communicate()
     engine.wait(timeout=10)
+
+
+def test_an_engine_bound_to_a_cpu_stays_there_with_its_children(tmp_path: Path) -> None:
+    cpu = one_cpu(0)
+    assert cpu is not None
+    process = EngineProcess(
+        [sys.executable, "-c", PARENT + "time.sleep(600)"], cwd=tmp_path, env={}, log=tmp_path / "log", cpu=cpu
+    )
+    try:
+        (child,) = children_of(process, 1)
+        assert os.sched_getaffinity(process.pid) == os.sched_getaffinity(child.pid) == {cpu}
+    finally:
+        process.kill()
+
+
+def test_devices_are_counted_among_the_visible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus() is None and one_gpu(None) == {} and one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-abc")
+    assert visible_gpus() == ("3", "GPU-abc") and one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "GPU-abc"}
+    with pytest.raises(UsageFault, match="no device 2"):
+        one_gpu(2)
+    allowed = sorted(os.sched_getaffinity(0))
+    assert one_cpu(None) is None and one_cpu(len(allowed) - 1) == allowed[-1]
+    with pytest.raises(UsageFault, match="no device"):
+        one_cpu(len(allowed))
