@@ -17,6 +17,7 @@ from specpilot_kernels.w12_pack.torch_codec import (
     check,
     choose_windows,
 )
+from specpilot_kernels.w12_pack.unused import check_unused
 
 __all__ = [
     "RECORD_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "W12FormatError",
     "W12Tensor",
     "check",
+    "check_unused",
     "checks",
     "choose_windows",
     "pack",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot_kernels.w12_pack import native, op, reference
+from specpilot_kernels.w12_pack import native, op, reference, unused
 
 QWEN_27B = [(34816, 5120), (5120, 17408), (14336, 5120), (5120, 6144), (16384, 5120)]
 
@@ -188,6 +188,39 @@ def test_damaged_parts_are_refused(field: str, damage: object, message: str) -> 
     broken = replace(packed, **{field: damage(getattr(packed, field))})  # type: ignore[operator]
     with pytest.raises(op.W12FormatError, match=message):
         op.unpack(broken)
+
+
+def test_codes_at_places_are_those_of_the_whole_matrix() -> None:
+    weight = gaussian(300, 200)
+    packed = op.pack(weight)
+    channel, column = torch.meshgrid(torch.arange(300), torch.arange(200), indexing="ij")
+    found = unused.codes_at(packed, channel.flatten(), column.flatten())
+    low = packed.window_low[:300].long()[:, None] << 7
+    escaped = torch.zeros(300, 200, dtype=torch.bool)
+    escaped[torch.repeat_interleave(packed.escape_start.diff().long()), packed.escape_column.long()] = True
+    codes = (weight.view(torch.int16).long() & 0xFFFF) - low
+    assert torch.equal(found.view(300, 200), torch.where(escaped, 0, codes))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "channel", "message"), [(130, 100, 129, "escape"), (130, 100, 131, "padding"), (128, 100, 7, "padding")]
+)
+def test_what_no_weight_is_read_from_is_empty(n: int, k: int, channel: int, message: str) -> None:
+    weight = gaussian(n, k)
+    weight[min(channel, n - 1), 70] = 0.0
+    packed = op.pack(weight)
+    op.check_unused(packed)
+    column = 70 if message == "escape" else 101
+    for bit in reference.bit_positions(channel, column):
+        records = packed.records.clone()
+        records[channel // 128, column // 64, bit // 8] ^= 1 << bit % 8
+        with pytest.raises(op.W12FormatError, match=f"{message}.*channel {channel}"):
+            op.check_unused(replace(packed, records=records))
+    if n % 128:
+        low = packed.window_low.clone()
+        low[-1] = 2
+        with pytest.raises(op.W12FormatError, match="window"):
+            op.check_unused(replace(packed, window_low=low))
 
 
 @pytest.mark.parametrize("weight", [torch.zeros(4, 4), torch.zeros(4).bfloat16(), torch.zeros(0, 4).bfloat16()])

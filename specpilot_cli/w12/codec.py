@@ -38,6 +38,9 @@ class Codec(Protocol):
     def unpack(self, packed: Packed, threads: int | None = None) -> Tensor:
         """The inverse, bit for bit; `W12FormatError` with a `channel` where the parts contradict each other."""
 
+    def check_unused(self, packed: Packed) -> None:
+        """`W12FormatError` with a `channel` where bits that no weight is read from are not empty."""
+
     def checks(self, weight: Tensor) -> Tensor:
         """CRC-32 of every row's bytes, int32 `[N]` with the bits of the unsigned value."""
 

@@ -2,6 +2,7 @@
 
 A packed matrix NAME becomes `NAME.w12.records`, `.window_low`, `.escape_start`, `.escape_column`, `.escape_bits` (see
 `kernels/w12_pack`) and `.check`, the CRC-32 of every output channel's source bytes; other tensors stay as they are.
+The metadata hold the shapes of the packed matrices, check sums of the other tensors and one of the header itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +23,8 @@ from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable, UsageF
 from specpilot_cli.w12.codec import Packed, codec
 from specpilot_cli.w12.pipeline import in_order, write_at
 from specpilot_cli.w12.shards import COPY_BYTES, ITEM_BYTES, Entry, Shard, open_shard
-from specpilot_cli.w12.stream import JOB_BYTES, TILE_CHANNELS, TILE_K, Choice, rows_a_job
+from specpilot_cli.w12.stream import TILE_CHANNELS, TILE_K, Choice, rows_a_job
+from specpilot_cli.w12.sums import HEADER_KEY, RAW_BYTES, blank, of_pieces, stamped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,7 +143,7 @@ class _Output:
         text = json.dumps({"__metadata__": metadata, **self.header}, separators=(",", ":")).encode()
         if len(text) > self.room:
             raise AssertionError("the header is larger than the room that was estimated for it")
-        write_at(self.descriptor, memoryview(self.room.to_bytes(8, "little") + text.ljust(self.room)), 0)
+        write_at(self.descriptor, memoryview(self.room.to_bytes(8, "little") + stamped(text.ljust(self.room))), 0)
         os.fsync(self.descriptor)
 
 
@@ -150,23 +153,30 @@ def _room(shard: Shard, metadata: dict[str, str]) -> int:
     return (len(PARTS) * (names + 64 * len(shard.entries)) + 2 * len(json.dumps(metadata)) + 1024 + 7) // 8 * 8
 
 
-def _metadata(shard: Shard, packed: list[Entry]) -> dict[str, str]:
+def _metadata(shard: Shard, packed: list[Entry], raw: dict[str, str]) -> dict[str, str]:
+    """`raw`: check sums of the tensors that stay."""
     source = {"name": shard.path.name, "size": shard.size, "header_sha256": shard.header_sha256}
     tensors = {entry.name: list(entry.shape) for entry in packed}
-    about = {"version": VERSION, "source": source, "tensors": tensors}
-    return shard.metadata | {KEY: json.dumps(about, separators=(",", ":"))}
+    about = {"version": VERSION, "source": source, "tensors": tensors, "raw": raw}
+    return shard.metadata | {KEY: json.dumps(about, separators=(",", ":"))} | blank()
 
 
-def _copy(shard: Shard, entry: Entry, offset: int, count: int, source: int, target: int, at: int) -> None:
+_Sum = tuple[str, int]
+
+
+def _copy(shard: Shard, entry: Entry, offset: int, source: int, target: int, at: int) -> _Sum:
+    """One piece of a raw tensor from `offset` on; its name and CRC-32."""
     import numpy as np
 
-    held: Any = np.empty(count, dtype=np.uint8)  # not zeroed first, as a bytearray would be
+    held: Any = np.empty(min(RAW_BYTES, entry.size - offset), dtype=np.uint8)  # not zeroed first, as a bytearray is
     buffer = memoryview(held)
     shard.fill(entry, offset, buffer, source)
-    write_at(target, buffer, at)
+    write_at(target, buffer, at + offset)
+    return entry.name, zlib.crc32(buffer)
 
 
 def _unspool(file: IO[bytes], out: _Output, at: int) -> None:
+    """A part of all tensors to its place."""
     file.seek(0)
     while piece := file.read(COPY_BYTES):
         write_at(out.descriptor, memoryview(piece), at)
@@ -175,36 +185,35 @@ def _unspool(file: IO[bytes], out: _Output, at: int) -> None:
 
 def _rest_jobs(
     shard: Shard, out: _Output, raw: list[Entry], spools: Spools, source: int
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[], _Sum | None]]:
     """Everything behind the records: spooled parts, and the tensors that stay. Falling widths keep them aligned."""
     for width in (8, 4, 2, 1):
         for spool in (s for s in spools.values() if ITEM_BYTES[DTYPES[s.part]] == width):
-            places = [
-                out.place(part_name(n, spool.part), DTYPES[spool.part], [c], width * c) for n, c in spool.counts.items()
-            ]
+            dtype, counts = DTYPES[spool.part], spool.counts.items()
+            places = [out.place(part_name(name, spool.part), dtype, [c], width * c) for name, c in counts]
             if places:
                 yield partial(_unspool, spool.file, out, places[0])
         for entry in (e for e in raw if ITEM_BYTES[e.dtype] == width):
             at = out.place(entry.name, entry.dtype, list(entry.shape), entry.size)
-            for offset in range(0, entry.size, JOB_BYTES):
-                count = min(JOB_BYTES, entry.size - offset)
-                yield partial(_copy, shard, entry, offset, count, source, out.descriptor, at + offset)
+            for offset in range(0, entry.size, RAW_BYTES):
+                yield partial(_copy, shard, entry, offset, source, out.descriptor, at)
 
 
 def _write(shard: Shard, choice: Choice, path: Path, threads: int) -> None:
     packed = [e for e in shard.entries.values() if choice.takes(e)]
     raw = [e for e in shard.entries.values() if not choice.takes(e)]
-    metadata = _metadata(shard, packed)
+    sums: dict[str, list[int]] = {entry.name: [] for entry in raw}
     with ExitStack() as files:
         file = files.enter_context(open(path, "wb", buffering=0))
         source = files.enter_context(open(shard.path, "rb", buffering=0)).fileno()
         spools = {part: _Spool(part, files.enter_context(TemporaryFile(dir=path.parent))) for part in PARTS[1:]}
-        out = _Output(file, _room(shard, metadata))
+        out = _Output(file, _room(shard, _metadata(shard, packed, {name: of_pieces([]) for name in sums})))
         # records first: their sizes are known before the work, and they are by far the largest
         _spool_all(shard, in_order(_pack_jobs(shard, out, packed, source), threads), spools)
-        for _ in in_order(_rest_jobs(shard, out, raw, spools, source), threads):
-            pass
-        out.close(metadata)
+        for found in in_order(_rest_jobs(shard, out, raw, spools, source), threads):
+            if found:
+                sums[found[0]].append(found[1])
+        out.close(_metadata(shard, packed, {name: of_pieces(values) for name, values in sums.items()}))
 
 
 def is_done(shard: Shard, target: Path) -> bool:
@@ -212,8 +221,13 @@ def is_done(shard: Shard, target: Path) -> bool:
     if not target.exists():
         return False
     try:
-        about = json.loads(open_shard(target).metadata[KEY])
-        return bool(about["source"]["header_sha256"] == shard.header_sha256 and about["source"]["size"] == shard.size)
+        found = open_shard(target).metadata
+        about = json.loads(found[KEY])
+        return bool(
+            HEADER_KEY in found
+            and about["source"]["header_sha256"] == shard.header_sha256
+            and about["source"]["size"] == shard.size
+        )
     except (InputUnusable, KeyError, ValueError, TypeError):
         return False
 
@@ -257,8 +271,12 @@ def pack(
 def _write_index(paths: list[Path], folder: Path) -> None:
     from specpilot_cli.artifacts.io import write_atomic
 
-    opened = [open_shard(path) for path in paths]
-    where = {name: shard.path.name for shard in opened for name in shard.entries}
-    total = sum(entry.size for shard in opened for entry in shard.entries.values())
-    document = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
+    document = index_of([open_shard(path) for path in paths])
     write_atomic(folder / INDEX, (json.dumps(document, indent=2) + "\n").encode())
+
+
+def index_of(shards: list[Shard]) -> dict[str, dict[str, Any]]:
+    """The index of several files, as Transformers reads it."""
+    where = {name: shard.path.name for shard in shards for name in shard.entries}
+    total = sum(entry.size for shard in shards for entry in shard.entries.values())
+    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from specpilot_cli.core.digest import sha256_bytes
 from specpilot_cli.core.errors import InputUnusable
 from specpilot_cli.w12.pipeline import read_at
+from specpilot_cli.w12.sums import HEADER_KEY, holds
 
 MAX_HEADER = 100_000_000  # the limit of the safetensors package
 COPY_BYTES = 32 * 2**20
@@ -111,6 +112,8 @@ def open_shard(path: Path) -> Shard:
     metadata = document.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise InputUnusable(f"{path}: its metadata are no strings.")
+    if HEADER_KEY in metadata and not holds(header, metadata[HEADER_KEY]):
+        raise InputUnusable(f"{path}: its header does not give its check sum.", "The pack is damaged.")
     entries = {name: _entry(path, name, raw, 8 + length, size) for name, raw in document.items()}
     ends = max((e.start + e.size for e in entries.values()), default=8 + length)
     if ends != size:
