@@ -37,7 +37,7 @@ class Design(Record):
     """At most so many batches of each size and benchmark: with large ones beside single requests, the requests that
     fill the large ones need not all be sent alone."""
     warmup_requests: Count
-    """Unrecorded requests after each server start, with prompts that are not measured."""
+    """Unrecorded requests after each server start, with prompts that are not measured; then a batch of each size."""
     cooldown_s: NonNegative
     """Pause before each block."""
     fresh_prompts: Count = 0

@@ -198,7 +198,7 @@ class PairRun:
 
     def _warm_up(self, held: Servers, arm: Arm) -> None:
         design, limit = self.start.design, self.start.deployment.shape.max_new_tokens
-        warm_up(held.running[arm], self.requests, design.warmup_requests, limit)
+        warm_up(held.running[arm], self.requests, design.warmup_requests, limit, design.concurrencies)
 
     def _measure(self, held: Servers, step: Step) -> None:
         self.state.add(self._sample(held, step))

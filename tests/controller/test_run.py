@@ -135,6 +135,15 @@ def test_the_warm_up_uses_other_prompts_and_every_request_is_preceded_by_a_flush
         assert server.flushes == 24
 
 
+def test_every_batch_size_is_warmed_up() -> None:
+    seen = stage(0.08)
+    run(seen, design=design(warmup_requests=2, concurrencies=(1, 4)))
+    for _, server in seen.launched:
+        measured = {r.input_ids for r in ASKED}
+        assert not measured & set(server.prompts[:6]), "two alone and four at once"
+        assert set(server.prompts[6:]) == measured
+
+
 def test_a_dying_server_is_infra_and_keeps_what_ran() -> None:
     seen = stage(0.08, die_at=7)
     body, complete = run(seen)
