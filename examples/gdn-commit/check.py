@@ -1,13 +1,15 @@
 """The entry's verify and commit beside stock's, in the patched engine on this GPU: every output and state, bit for bit.
 
-Run by `h200.py` in the engine's own interpreter and import path. Both routes start from the same pools and take the
-same rows and the same drawn acceptances for several steps, padded requests and tracked prefixes among them. One line a
-fact; exit code 1 where a bit differs. Then times of 48 layers, each as one CUDA graph, replayed in turn.
+Run by `h200.py` in the engine's own interpreter and import path: `check.py OUT [VARIANT ...]`. Both routes start from
+the same pools and take the same rows and the same drawn acceptances for several steps, padded requests and tracked
+prefixes among them. One line a fact; exit code 1 where a bit differs. Then times of 48 layers, each as one CUDA graph,
+replayed in turn.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -28,6 +30,8 @@ HEADS, VALUE_HEADS, WIDTH, TAPS = 16, 48, 128, 4  # Qwen3.8-27B
 CHANNELS = (2 * HEADS + VALUE_HEADS) * WIDTH
 LAYERS, STEPS = 3, 5
 REPEATS = 30
+VARIANTS = tuple(sys.argv[2:]) or ("cuda", "triton")
+VERIFIES = {"stock": "stock", "triton": "without states", "path": "along paths"}
 BEGIN = time.monotonic()
 
 
@@ -68,6 +72,10 @@ class Arm:
         requests = len(self.slots)
         own, kept_rows = self.caches.at_layer_idx(place), self.pool.gdn_rows
         kept = None if kept_rows is None else kept_rows.layer(place, requests, self.rows)
+        if getattr(kept_rows, "trees", False):
+            rows = (step.raw[place], step.a[place], step.b[place])
+            kept_rows.convolved(place, kept, *rows, own.conv[0], self.slots, layer)
+            return kept_rows.recurrent(place, kept, own.temporal, self.slots, layer)
         owned = torch.arange(requests, dtype=torch.int32, device="cuda")
         mixed = causal_conv1d_update(
             step.raw[place].view(requests, self.rows, CHANNELS).transpose(1, 2),
@@ -107,11 +115,14 @@ class Arm:
         slots, steps = track or (None, None)
         if self.pool.gdn_rows is not None:
             self.pool.gdn_rows.commit_verified(self.caches, self.slots, last, slots, steps)
-        scatter_mamba_states_after_mtp_verify(self.caches, self.slots, last, slots, steps)
+        if not getattr(self.pool.gdn_rows, "trees", False):
+            scatter_mamba_states_after_mtp_verify(self.caches, self.slots, last, slots, steps)
 
 
 def arm(requests: int, rows: int, layers: int, variant: str, seed: int) -> Arm:
-    """`variant`: stock, triton or cuda. Every arm of a seed starts with the same bits."""
+    """`variant`: stock, triton, cuda or path. Every arm of a seed starts with the same bits."""
+    commit = {"stock": "off", "path": "cuda"}.get(variant, variant)
+    os.environ |= {"SGLANG_GDN_COMMIT": commit, "SGLANG_GDN_TREE": "path" if variant == "path" else "off"}
     torch.manual_seed(seed)
     shape = Mamba2StateShape.create(
         tp_world_size=1,
@@ -140,6 +151,8 @@ def arm(requests: int, rows: int, layers: int, variant: str, seed: int) -> Arm:
             A_log=torch.nn.Parameter(torch.randn(VALUE_HEADS, device="cuda") - 2),
             dt_bias=torch.nn.Parameter(torch.randn(VALUE_HEADS, device="cuda").bfloat16()),
             conv_weights=torch.randn(CHANNELS, TAPS, device="cuda").bfloat16() * 0.5,
+            bias=None,
+            activation="silu",
             num_k_heads=HEADS,
             num_v_heads=VALUE_HEADS,
             head_k_dim=WIDTH,
@@ -149,7 +162,6 @@ def arm(requests: int, rows: int, layers: int, variant: str, seed: int) -> Arm:
     ]
     slots = torch.randperm(requests, device="cuda").int() + 1
     if pool.gdn_rows is not None:
-        pool.gdn_rows.variant = variant
         pool.gdn_rows.attach(drawn)
         pool.gdn_rows.make_ready(pool.mamba_cache.temporal)
     outputs = [torch.zeros(1, requests * rows, VALUE_HEADS, WIDTH, dtype=torch.bfloat16, device="cuda") for _ in drawn]
@@ -250,14 +262,14 @@ def times(requests: int, rows: int, layers: int = 48) -> dict[str, float]:
     calls: dict[str, Callable[[], object]] = {}
     step = drawn_step(requests, rows, layers, 1)
     last = torch.full((requests,), rows // 2 - 1, device="cuda")
-    for name in ("stock", "triton", "cuda"):
+    for name in ("stock", *VARIANTS):
         try:
             one = arm(requests, rows, layers, name, 1)
         except Exception as error:
             say(f"FAILED to prepare {name} for {requests} x {rows}: {error!r}"[:400])
             continue
-        if name != "cuda":
-            calls[f"verify {'stock' if name == 'stock' else 'without states'}"] = lambda one=one: one.verify(step)
+        if name in VERIFIES:
+            calls[f"verify {VERIFIES[name]}"] = lambda one=one: one.verify(step)
         calls[f"commit {name}"] = lambda one=one: one.commit(last, None)
     found = timed(calls)
     del calls
@@ -269,7 +281,7 @@ def main() -> int:
     out = Path(sys.argv[1])
     body: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "bits": [], "times_us": []}
     wrong = 0
-    for variant in ("triton", "cuda"):
+    for variant in VARIANTS:
         for requests, rows, padded, tracked in ((1, 8, 0, False), (3, 8, 1, True), (24, 8, 0, True), (2, 16, 0, False)):
             case = {"variant": variant, "requests": requests, "rows": rows, "padded": padded, "tracked": tracked}
             try:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from specpilot_cli.core.paths import share_dir
 from specpilot_cli.deployment import Request, load_deployment, load_requests
 from specpilot_cli.engine.flags import without
 from specpilot_cli.engine.sglang import place
@@ -33,6 +34,8 @@ AT_ONCE = ("--max-running-requests", str(MANY), "--cuda-graph-max-bs-decode", st
 # acceptance is forced; the tokens are the drafter's and the target's own, so that outputs depend on every state
 REAL_TOKENS = ("@env:SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token",)
 ARMS = {name: (f"@env:SGLANG_GDN_COMMIT={name}",) for name in ("cuda", "triton")}
+ARMS["path"] = (*ARMS["cuda"], "@env:SGLANG_GDN_TREE=path")
+ENTRIES = {"gdn-commit": ("cuda", "triton"), "gdn-path-verify": ("cuda", "triton", "path")}
 TEXTS = ("one", "many", "one, logprobs", "many, logprobs")
 TOKENS = {1: (32, 288), MANY: (32, 160)}
 REPEATS = {1: 3, MANY: 2}
@@ -41,6 +44,7 @@ WORTH_SAYING = re.compile(
 )
 SERVER_S = 75.0
 """Estimate of one more server, from its start to its end: none is begun with less left."""
+CHECK_S = 150
 BEGIN = time.perf_counter()
 
 
@@ -161,20 +165,28 @@ def say_results(found: dict[str, dict[str, Any]]) -> None:
                 say(f"RESULT {name}, {key}: stock {one:.3f}, {name} {two:.3f}, {one / two:.3f}x")
 
 
-def check(tree: Path, folder: Path) -> int:
-    """`check.py` in the patched engine; its lines are printed. Returns its exit code."""
+def check(tree: Path, folder: Path, entry: str) -> None:
+    """`check.py` in the patched engine, and the contract of trees where the entry has one; their lines are printed."""
+    contract = share_dir("memory") / "sglang-0.5.20" / entry / "contracts" / "tree_routes.py"
+    in_engine(tree, folder / "check", HERE / "check.py", str(folder / "check.json"), *ENTRIES[entry])
+    if contract.exists():
+        in_engine(tree, folder / "trees", contract)
+
+
+def in_engine(tree: Path, name: Path, *words: str | Path) -> None:
+    """A file in the engine's interpreter, from the tree; what it says is printed and kept in `NAME.log`."""
     env = place.environment(place.package_root(tree), place.kernel_cache(tree), {})
-    argv = [place.python(), str(HERE / "check.py"), str(folder / "check.json")]
-    done = subprocess.run(
-        argv, env={**os.environ, **env, "PYTHONSAFEPATH": ""}, capture_output=True, text=True, timeout=150
-    )
-    (folder / "check.log").write_text(done.stdout + done.stderr)
-    for line in done.stdout.splitlines():
-        if line.startswith("check:"):
-            print(line, flush=True)
-    if done.returncode:
-        say(f"check.py ended with {done.returncode}: {done.stderr[-1500:]}")
-    return done.returncode
+    argv = ["timeout", str(CHECK_S), place.python(), *map(str, words)]
+    kept, log = {**os.environ, **env, "PYTHONSAFEPATH": ""}, name.with_suffix(".log")
+    with log.open("w") as errors:
+        process = subprocess.Popen(argv, env=kept, cwd=tree, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:  # as it comes: a run that is cut off has said what it found
+            print(line, end="", file=errors, flush=True)
+            if line.startswith("check:") or "numbers," in line:
+                print(f"{name.name}:", line.rstrip(), flush=True)
+    if process.wait():
+        say(f"{name.name} ended with {process.returncode}: {log.read_text(errors='replace')[-1500:]}")
 
 
 def main() -> None:
@@ -183,13 +195,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--stock", type=Path, required=True, help="made with `specpilot stock init`")
     parser.add_argument("--deployment", default=DEPLOYMENT)
-    parser.add_argument("--arms", default="stock,cuda,triton", help="none: only check.py")
+    parser.add_argument("--entry", default="gdn-commit", choices=sorted(ENTRIES))
+    parser.add_argument("--arms", default="stock,cuda,triton,path", help="those the entry has; none: only check.py")
     parser.add_argument("--limit-s", type=float, default=235.0, help="no server is begun that would not end by then")
     parser.add_argument("--no-check", action="store_true")
     options = parser.parse_args()
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    made, patched = plan(open_room(None), ("gdn-commit",), options.stock), folder / "patched"
+    made, patched = plan(open_room(None), (options.entry,), options.stock), folder / options.entry
     if not patched.exists():
         materialise(made, patched)
     say(f"applied: tree {made.composition.tree}, as recorded: {made.reproduces}")
@@ -197,7 +210,7 @@ def main() -> None:
     os.environ["SPECPILOT_SGLANG_PATH"] = os.pathsep.join(filter(None, (str(HERE / "weights"), paths)))
     if not options.no_check:
         try:
-            check(patched, folder)
+            check(patched, folder, options.entry)
         except Exception as error:
             say(f"FAILED check.py: {error!r}"[:2000])
     args = load_deployment(options.deployment).record.server_args
@@ -205,7 +218,7 @@ def main() -> None:
         args = without(args, flag)
     args = (*args, *AT_ONCE, *REAL_TOKENS)
     found: dict[str, dict[str, Any]] = {}
-    for name in (word for word in options.arms.split(",") if word in ("stock", *ARMS)):
+    for name in (word for word in options.arms.split(",") if word in ("stock", *ENTRIES[options.entry])):
         if time.perf_counter() - BEGIN + SERVER_S > options.limit_s and found:
             say(f"{name}: left out, no time")
             continue
