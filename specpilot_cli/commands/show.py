@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +13,11 @@ def show(
     artifact: Annotated[str, typer.Argument(help="Artifact, or - for stdin.")],
     json: Annotated[bool, typer.Option("--json", help="Print the artifact's validated bytes again.")] = False,
     all_rows: Annotated[bool, typer.Option("--all", help="Every row of long lists.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it into this .svg, .png or .pdf (profile, ceiling, pair-run).")
+    ] = None,
 ) -> None:
-    """Print an artifact as tables. The only command whose data is a table; incomplete artifacts are shown too.
+    """Print an artifact as tables, or draw it. The only command whose data is a table; incomplete ones are shown too.
 
     Example: specpilot profile wt/stock -o - | specpilot show -
     """
@@ -23,6 +27,12 @@ def show(
     from specpilot_cli.reporting.tables import render
 
     found = load(artifact, allow_incomplete=True).artifact
+    if plot is not None:
+        from specpilot_cli.reporting.plots.draw import plot as draw
+
+        draw(found, plot)
+        sys.stdout.write(f"{plot}\n")
+        return
     if json:
         sys.stdout.buffer.write(dump(found))
         return

@@ -1,0 +1,1 @@
+"""Artifacts as pictures, one file a kind. Needs matplotlib (the `report` extra)."""
