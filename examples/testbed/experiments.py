@@ -131,13 +131,15 @@ class Bench:
         drafters = drafters_of(recipe, self.target, self.mask, names)
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         made = Training(recipe, self.target, drafters, folder, self.options.seconds / 60)
-        if which not in self.features:
+        labels, every = made.labels, self.target_layers()
+        key = f"{which} with {labels} labels"
+        if key not in self.features:
             self.features.clear()  # room for one
             begun = time.perf_counter()
-            every = self.target_layers()
-            self.features[which] = features_of(self.target, self.train[which], every, recipe.soft_labels)
-            print(f"features of {which}: {time.perf_counter() - begun:.1f} s", flush=True)
-        made.layers, made.features = self.target_layers(), self.features[which]
+            self.features[key] = features_of(self.target, self.train[which], every, labels)
+            synchronize(self.options.device)
+            print(f"features of {key}: {time.perf_counter() - begun:.1f} s", flush=True)
+        made.layers, made.features = every, self.features[key]
         return made
 
     def target_layers(self) -> tuple[int, ...]:

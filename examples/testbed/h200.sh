@@ -41,7 +41,7 @@ engine() { # makes SGLang importable; what a step before unpacked is used again
 
 target() { # SmolLM2 and the prompts, from both halves
   [ ! -f "$state/smollm2/manifest.json" ] || return 0
-  cp .tb/b/gguf.xz.* "$state/" && cp -r .tb/b/prompts .tb/b/site "$state/" || return 1
+  cp .tb/b/gguf.xz.* "$state/" && cp -r .tb/b/prompts .tb/b/site "$state/" || return 1 # nothing else of .tb/b
   cat "$state"/gguf.xz.* | xz -dc -T0 >"$state/smollm2.gguf" || return 1
   PYTHONPATH=$PYTHONPATH:$state/site python3 "$here/convert.py" "$state/smollm2.gguf" --out "$state/smollm2"
 }

@@ -34,9 +34,9 @@ class Recipe:
     eagle_features: int = 3
     # training
     steps: int = 2400
-    sequences: int = 64
+    sequences: int = 96
     anchors: int = 64
-    eagle_sequences: int = 16
+    eagle_sequences: int = 32
     eagle_depth: int = 5
     hard: float = 0.0
     """Anchors are drawn with a weight of 1 - hard * the target's probability of their token (`hard_anchors`)."""
@@ -59,8 +59,8 @@ class Recipe:
     softness: float = 0.0
     """This share of every label is the target's distribution over its `soft_labels` likeliest tokens."""
     soft_labels: int = 8
-    compile: int = 0
-    """1 compiles the block drafters (`torch.compile`); every batch is then as wide as the longest text."""
+    fuse: int = 1
+    """1 compiles the drafters' element-wise parts on a GPU (`nn/fused.py`); where that fails they run as written."""
     evaluate_every_s: float = 60.0
     save_every_s: float = 60.0
 

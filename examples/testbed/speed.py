@@ -34,7 +34,7 @@ from specpilot_cli.testbed.nn.generate import Generator, greedy, sampler  # noqa
 
 SMOLLM2 = DenseConfig(49152, 576, 1536, 30, 9, 3, 64, 1e-5, 100000.0, 8192)
 TINY = DenseConfig(300, 48, 64, 6, 3, 1, 16, 1e-5, 10000.0, 1024)
-VARIANTS = ("layers=5", "optimizer=muon", "softness=0.5;hard=0.8", "sequences=32;anchors=128", "compile=1")
+VARIANTS = ("fuse=0", "layers=5", "optimizer=muon", "softness=0.5;hard=0.8", "sequences=64", "sequences=48;anchors=128")
 SMALL = ("layers=2", "optimizer=muon", "softness=0.5;hard=0.8")
 
 

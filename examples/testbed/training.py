@@ -14,10 +14,11 @@ import torch
 from recipe import Recipe
 from torch import Tensor, nn
 
+from specpilot_cli.testbed.nn import fused
 from specpilot_cli.testbed.nn.acceptance import Texts, tau_of
 from specpilot_cli.testbed.nn.block_drafter import BlockDrafter
 from specpilot_cli.testbed.nn.eagle3 import EagleHead
-from specpilot_cli.testbed.nn.features import Features, features_of
+from specpilot_cli.testbed.nn.features import Features, Live, features_of
 from specpilot_cli.testbed.nn.generate import Target
 from specpilot_cli.testbed.nn.losses import Soft, block_loss, draw_anchors, eagle_loss, hard_anchors
 from specpilot_cli.testbed.nn.muon import Muon
@@ -120,8 +121,6 @@ class Training:
         self.layers = tuple(sorted(wanted))
         self.stopping = False
         self.features: Features | None = None
-        if recipe.compile:
-            compile_blocks(drafters)
         self._resume()
 
     def _resume(self) -> None:
@@ -152,7 +151,7 @@ class Training:
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
         evaluated = saved = self.clock.seconds
         while self.clock.progress < 1:
-            losses = self.step(texts)
+            losses = self._step_with_room(texts)
             self.clock.step += 1
             if self.stopping:
                 self.save()
@@ -169,11 +168,27 @@ class Training:
                 saved = self.clock.seconds
         self.save()
 
+    def _step_with_room(self, texts: Texts) -> dict[str, Tensor]:
+        """`step`; where the GPU's memory is too small for it beside the features, these are made anew from then on."""
+        try:
+            return self.step(texts)
+        except torch.OutOfMemoryError:
+            if isinstance(self.features, Live):
+                raise
+        print("features: not kept any more, the GPU's memory is full", flush=True)
+        self.features = Live(self.target, texts, self.layers, self.labels)
+        torch.cuda.empty_cache()
+        return self.step(texts)
+
+    @property
+    def labels(self) -> int:
+        """Likeliest tokens of each position that the recipe asks for."""
+        return self.recipe.soft_labels if self.recipe.softness or self.recipe.hard else 0
+
     def prepare(self, texts: Texts) -> None:
         """Make the target's features once, where there is room for them."""
         begun = time.perf_counter()
-        labels = self.recipe.soft_labels if self.recipe.softness or self.recipe.hard else 0
-        self.features = features_of(self.target, texts, self.layers, labels)
+        self.features = features_of(self.target, texts, self.layers, self.labels)
         print(f"features: {type(self.features).__name__}, {time.perf_counter() - begun:.1f} s", flush=True)
 
     def step(self, texts: Texts) -> dict[str, Tensor]:
@@ -187,7 +202,6 @@ class Training:
         batch = texts.part(chosen)
         # few different widths: cuDNN plans its attention anew for each
         longest = min(batch.ids.shape[1], -(-int(batch.lengths.max()) // WIDTH) * WIDTH)
-        longest = batch.ids.shape[1] if recipe.compile else longest
         batch = Texts(batch.ids[:, :longest].contiguous(), batch.first, batch.lengths)
         on = batch.to(self.device)
         features, soft = self.features.batch(chosen, longest)
@@ -196,7 +210,7 @@ class Training:
         for name, drafter in self.drafters.items():
             for group in self.optimizers[name].param_groups:
                 group["lr"] = rate_at(self.clock.progress, recipe.rate, recipe.warm_up)
-            with self.autocast():
+            with self.autocast(), fused.compiled(wanted=bool(recipe.fuse)):
                 loss = self._loss(name, drafter, on, self._chosen(features, drafter), soft, starts, batch)
             self.optimizers[name].zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -256,14 +270,6 @@ class Training:
                 with self.autocast():
                     found[f"{name}@{rows}"] = tau_of(drafter, self.target, texts.to(self.device), rows, batch).tau
         return found
-
-
-def compile_blocks(drafters: dict[str, Drafter]) -> None:
-    """Fused kernels for the block drafters' passes; saved names and shapes stay as they are."""
-    for drafter in drafters.values():
-        if isinstance(drafter, BlockDrafter):
-            for name in ("forward", "context"):
-                setattr(drafter, name, torch.compile(getattr(drafter, name), dynamic=False))
 
 
 def rows_of(recipe: Recipe, name: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor  # noqa: E402
 from specpilot_cli.testbed.nn import frozen_head  # noqa: E402
 from specpilot_cli.testbed.nn.dense import DenseConfig, DenseModel  # noqa: E402
 from specpilot_cli.testbed.nn.eagle3 import EagleConfig, EagleHead  # noqa: E402
-from specpilot_cli.testbed.nn.features import Live, Stored, described  # noqa: E402
+from specpilot_cli.testbed.nn.features import Live, Stored, described, top  # noqa: E402
 from specpilot_cli.testbed.nn.frozen_head import head_entropy  # noqa: E402
 from specpilot_cli.testbed.nn.initial import begin_with, same_shapes  # noqa: E402
 from specpilot_cli.testbed.nn.muon import Muon, orthogonal  # noqa: E402
@@ -72,6 +72,14 @@ def test_stored_features_are_those_made_anew() -> None:
         assert torch.equal(soft[0][at, 1:end], wanted[0][at, 1:end])
         assert torch.allclose(soft[1][at, 1:end], wanted[1][at, 1:end], atol=1e-5)
     assert stored.batch(chosen, width)[0].shape == other.shape
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 256])
+def test_the_largest_are_found_part_by_part(width: int) -> None:
+    x = torch.randn(3, 5, width, generator=torch.Generator().manual_seed(0))
+    values, places = top(x, 8)
+    wanted = x.topk(8, dim=-1)
+    assert torch.equal(values, wanted.values) and torch.equal(places, wanted.indices)
 
 
 def test_soft_labels_stand_at_the_token_they_are_about() -> None:

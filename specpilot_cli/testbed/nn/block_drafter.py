@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specpilot_cli.testbed.nn import fused
 from specpilot_cli.testbed.nn.dense import MLP, RMSNorm, by_head, linear, rope_table, rotate
 
 Algorithm = Literal["DFLASH2", "DSPARK"]
@@ -124,17 +125,22 @@ class BlockAttention(nn.Module):
         self.o_proj = linear(c.hidden_size, c.num_attention_heads * c.head_dim)
         self.q_norm, self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps), RMSNorm(c.head_dim, c.rms_norm_eps)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return by_head(x, self.head_dim).transpose(-3, -2)
+    def _turned(self, x: Tensor, norm: RMSNorm, cos: Tensor, sin: Tensor) -> Tensor:
+        """Projected rows [B, T, heads * D], normed and rotated by cos and sin [B, T, D / 2]: [B, heads, T, D]."""
+        heads = by_head(x, self.head_dim)
+        if fused.active(x):
+            rows = heads.flatten(0, 1), norm.weight, norm.eps, cos.flatten(0, 1), sin.flatten(0, 1)
+            return fused.run(fused.normed_turned, *rows).view(heads.shape).transpose(1, 2)
+        return rotate(norm(heads), cos.unsqueeze(2), sin.unsqueeze(2)).transpose(1, 2)
 
     def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[..., T, hidden] -> [..., heads, T, D], normed and rotated."""
-        return rotate(self.q_norm(self._heads(self.q_proj(x))), cos, sin)
+        """[B, T, hidden] -> [B, heads, T, D], normed and rotated by cos and sin [B, T, D / 2]."""
+        return self._turned(self.q_proj(x), self.q_norm, cos, sin)
 
     def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """[..., T, hidden] -> keys (normed and rotated) and values [..., kv_heads, T, D]."""
-        keys = rotate(self.k_norm(self._heads(self.k_proj(x))), cos, sin)
-        return keys, self._heads(self.v_proj(x))
+        """[B, T, hidden] -> keys (normed and rotated) and values [B, kv_heads, T, D]."""
+        values = by_head(self.v_proj(x), self.head_dim).transpose(1, 2)
+        return self._turned(self.k_proj(x), self.k_norm, cos, sin), values
 
 
 class GroupedConv(nn.Module):
@@ -157,19 +163,9 @@ class GroupedConv(nn.Module):
         return wished
 
     def convolve(self, x: Tensor, side: int, wished: Tensor) -> Tensor:
-        """x [..., m, hidden] on the input (0) or output (1) side; tap t reads t rows before, nothing before row 0.
-
-        The sum of base kernel and wishes is not made: it would be as large as `taps` times the rows themselves.
-        """
-        base, parts = self.base_kernel[side].to(x.dtype), []
-        for tap in range(self.taps):
-            row = F.pad(x, (0, 0, tap, 0))[..., : x.shape[-2], :] if tap else x
-            added = by_head(row, self.group) * wished[..., side, tap, :, None]
-            parts.append(torch.addcmul(added.flatten(-2), row, base[tap]))
-        out: Tensor = parts[0]
-        for part in parts[1:]:
-            out = out + part
-        return out
+        """x [..., m, hidden] on the input (0) or output (1) side; see `fused.convolved`."""
+        blocks = x.flatten(0, -3), self.base_kernel[side], wished[..., side, :, :].flatten(0, -4)
+        return fused.run(fused.convolved, *blocks).view(x.shape)
 
 
 class BlockLayer(nn.Module):
@@ -190,7 +186,7 @@ class BlockLayer(nn.Module):
     def forward(self, x: Tensor, context: tuple[Tensor, Tensor], rope: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
         """x [B, A, m, hidden]: A blocks of m rows for each sequence, over context keys and values [B, G, S, D].
 
-        rope: cos and sin [B, A, m, D / 2]. mask [B, A, S]: which context positions the blocks see.
+        rope: cos and sin [B, A * m, D / 2]. mask [B, 1, A * m, S + A * m]: what each row sees.
         """
         x = x + self._around(
             self.attention_conv, self.input_layernorm(x), lambda y: self._attend(y, context, rope, mask)
@@ -204,21 +200,27 @@ class BlockLayer(nn.Module):
         wished = conv.wishes(x)
         return conv.convolve(sublayer(conv.convolve(x, 0, wished)), 1, wished)
 
-    def _attend(self, x: Tensor, context: tuple[Tensor, Tensor], rope: tuple[Tensor, Tensor], seen: Tensor) -> Tensor:
-        """All blocks of a sequence in one attention call: context columns by `seen`, own columns block by block."""
-        batch, blocks, rows, _ = x.shape
-        cos, sin = (part.flatten(1, 2).unsqueeze(1) for part in rope)
+    def _attend(self, x: Tensor, context: tuple[Tensor, Tensor], rope: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        """All blocks of a sequence in one attention call, over the context's columns and all blocks' own."""
         flat = x.flatten(1, 2)
-        q = self.self_attn.queries(flat, cos, sin)
-        k, v = self.self_attn.keys_values(flat, cos, sin)
-        own = torch.eye(blocks, dtype=torch.bool, device=x.device).repeat_interleave(rows, 0).repeat_interleave(rows, 1)
-        mask = torch.cat((seen.repeat_interleave(rows, 1), own.expand(batch, -1, -1)), -1).unsqueeze(1)
+        q = self.self_attn.queries(flat, *rope)
+        k, v = self.self_attn.keys_values(flat, *rope)
         keys, values = torch.cat((context[0], k), 2), torch.cat((context[1], v), 2)
         repeat = q.shape[1] // k.shape[1]
         keys, values = keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1)
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         out: Tensor = self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
-        return out.view(batch, blocks, rows, -1)
+        return out.view(x.shape)
+
+
+def seen_by(starts: Tensor, rows: int, slots: int) -> Tensor:
+    """[B, 1, A * rows, slots + A * rows]: each block sees the positions before its start, and its own rows."""
+    batch, blocks = starts.shape
+    before = torch.arange(slots, device=starts.device) < starts.unsqueeze(-1)
+    own = (
+        torch.eye(blocks, dtype=torch.bool, device=starts.device).repeat_interleave(rows, 0).repeat_interleave(rows, 1)
+    )
+    return torch.cat((before.repeat_interleave(rows, 1), own.expand(batch, -1, -1)), -1).unsqueeze(1)
 
 
 class CandidateSelector(nn.Module):
@@ -266,7 +268,7 @@ class BlockDrafter(nn.Module):
     def context(self, features: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of every layer for target features [B, S, K * hidden] of the positions 0 .. S - 1."""
         x = self.hidden_norm(self.fc(features))
-        cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
+        cos, sin = (table[: x.shape[1]].expand(len(x), -1, -1) for table in (self.cos, self.sin))
         return [layer.self_attn.keys_values(x, cos, sin) for layer in self.layers]
 
     def forward(
@@ -279,8 +281,8 @@ class BlockDrafter(nn.Module):
         ids = torch.full((*anchors.shape, rows), self.config.mask_token_id, device=anchors.device)
         ids[..., 0] = anchors
         positions = starts.unsqueeze(-1) + torch.arange(rows, device=starts.device)
-        rope = self.cos[positions], self.sin[positions]
-        seen = torch.arange(context[0][0].shape[2], device=starts.device) < starts.unsqueeze(-1)
+        rope = self.cos[positions].flatten(1, 2), self.sin[positions].flatten(1, 2)
+        seen = seen_by(starts, rows, context[0][0].shape[2])
         x = F.embedding(ids, embedding)
         for layer, keys_values in zip(self.layers, context, strict=True):
             x = layer(x, keys_values, rope, seen)

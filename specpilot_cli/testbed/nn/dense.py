@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specpilot_cli.testbed.nn import fused
+
 NONE = float("-inf")
 
 
@@ -50,6 +52,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> the same shape and type."""
+        if fused.active(x):
+            return fused.run(fused.normed, x.reshape(-1, x.shape[-1]), self.weight, self.eps).view(x.shape)
         return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
 
 
@@ -109,6 +113,15 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values; cos and sin broadcast to [B, heads, T, D / 2]."""
+        if fused.active(x) and cos.dim() == 2:
+            flat = [part.expand(len(x), -1, -1).reshape(-1, part.shape[-1]) for part in (cos, sin)]
+            q, k = (
+                fused.run(fused.turned, by_head(proj(x), self.head_dim).flatten(0, 1), *flat)
+                .view(*x.shape[:-1], -1, self.head_dim)
+                .transpose(1, 2)
+                for proj in (self.q_proj, self.k_proj)
+            )
+            return q, k, self.heads(self.v_proj(x))
         q, k, v = self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
@@ -128,7 +141,12 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] -> [..., hidden]."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if fused.active(x):
+            product = fused.run(fused.gated, gate.flatten(0, -2), up.flatten(0, -2)).view(gate.shape)
+        else:
+            product = fused.gated(gate, up)
+        out: Tensor = self.down_proj(product)
         return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specpilot_cli.testbed.nn.block_drafter import BlockDrafter
@@ -117,18 +118,22 @@ def eagle_loss(
     Only tokens of the answer are asked for: those at `first` [B] or behind it, before `lengths` [B]. With these two on
     the CPU nothing waits for the GPU.
     """
-    outputs = head.unroll(ids[:, 1:], features[:, :-1], embedding, depth)
-    named, shares = (part[:, 2:].flatten(0, 1) for part in labels_of(ids, soft, softness))
-    place = torch.arange(ids.shape[1] - 2, device=first.device)
-    total, weight_sum = features.new_zeros((), dtype=torch.float32), 0.0
+    # as many rows as positions, and the last one means nothing: an odd number would make products with it slow
+    outputs = head.unroll(F.pad(ids[:, 1:], (0, 1)), features, embedding, depth)
+    named, shares = (part.flatten(0, 1) for part in labels_of(ids, soft, softness))
+    last = ids.shape[1] - 2
+    place = torch.arange(ids.shape[1], device=first.device)
+    rows, index, weights = [], [], []
     for k, out in enumerate(outputs):
-        asked = (place + 2 >= first.unsqueeze(1)) & (place + 2 < lengths.unsqueeze(1)) & (place >= k)
-        index = asked.flatten().nonzero()[:, 0]
-        if not len(index):
-            continue
-        weight_sum += decay**k * len(index)
-        index = index.to(ids.device, non_blocking=True)
-        rows = out[:, :-1].flatten(0, 1)[index].unsqueeze(1)
-        weights = torch.full(rows.shape[:2], decay**k, device=ids.device)
-        total = total + head_entropy(rows, lm_head, named[index].unsqueeze(1), shares[index].unsqueeze(1), weights)
-    return total / max(weight_sum, 1e-6)
+        asked = (place + 2 >= first.unsqueeze(1)) & (place + 2 < lengths.unsqueeze(1)) & (place >= k) & (place < last)
+        found = asked.flatten().nonzero()[:, 0]
+        index.append(found)
+        weights.append(torch.full((len(found),), decay**k))
+        rows.append(out.flatten(0, 1)[found.to(ids.device, non_blocking=True)])
+    where, weight = torch.cat(index), torch.cat(weights)
+    labels = (where + 2).to(ids.device, non_blocking=True)  # row i is about token i + 2 of the same text
+    total = head_entropy(
+        torch.cat(rows).unsqueeze(1), lm_head, named[labels].unsqueeze(1), shares[labels].unsqueeze(1),
+        weight.to(ids.device, non_blocking=True).unsqueeze(1),
+    )  # fmt: skip
+    return total / weight.sum().clamp(min=1e-6).to(ids.device, non_blocking=True)
