@@ -11,25 +11,27 @@ from torch import Tensor
 PRODUCTS = ("gemm", "gemv", "cutlass", "nvjet", "w12", "splitk", "xmma")
 
 
-def parting(name: str, stock: Any, other: Any, expected: Tensor, found: Tensor, ids: Tensor) -> str:
-    """Where two outputs part, and how close the two tokens were there.
+def parting(base: str, name: str, decoders: dict[str, Any], outputs: dict[str, Tensor], ids: Tensor) -> str:
+    """Where the outputs of two arms part, and how close the two tokens were there.
 
     Both arms have read the same text up to that place. If all logits moved by at most d between the arms, the choice
-    can only fall differently where stock's margin between the two tokens is at most 2 d.
+    can only fall differently where the base's margin between the two tokens is at most 2 d.
     """
+    expected, found = outputs[base], outputs[name]
     apart = (expected != found).nonzero().flatten()
     if not len(apart):
-        return f"RESULT {name}: {len(found)} tokens identical with stock's"
+        return f"RESULT {name}: {len(found)} tokens identical with those of {base}"
     at = int(apart[0])
-    stock.greedy(ids, at + 1), other.greedy(ids, at + 1)  # the same graphs on the same text: the same logits again
-    ours, theirs = stock.logits[0].float(), other.logits[0].float()
+    for arm in (base, name):
+        decoders[arm].greedy(ids, at + 1)  # the same graph on the same text: the same logits again
+    ours, theirs = decoders[base].logits[0].float(), decoders[name].logits[0].float()
     mine, yours = int(expected[at]), int(found[at])
     gap, moved = float(ours[mine] - ours[yours]), float((ours - theirs).abs().max())
     spread = float(ours.topk(2).values.diff().abs())
     return (
-        f"RESULT {name}: parts from stock at token {at} of {len(found)}; stock's margin of {mine} over {yours} there "
+        f"RESULT {name}: parts from {base} at token {at} of {len(found)}; margin of {mine} over {yours} there "
         f"{gap:.4f} (best over second {spread:.4f}), logits differ by at most {moved:.4f} between the arms, "
-        f"stock's logits {float(ours.std()):.2f} wide: {'near-tie' if gap <= 2 * moved else 'NO NEAR-TIE'}"
+        f"they are {float(ours.std()):.2f} wide: {'near-tie' if gap <= 2 * moved else 'NO NEAR-TIE'}"
     )
 
 

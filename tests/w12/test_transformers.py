@@ -90,6 +90,12 @@ def test_the_decoder_gives_the_tokens_of_generate(kind: str, fused: bool, ids: T
             assert not len(first) or near(stock, decoder, ids, expected, found, int(first[0, 1]))
 
 
+def test_attention_without_cudnn_is_a_choice_of_kernels_alone(ids: Tensor) -> None:
+    model = tiny()
+    one, two = (Decoder(model, PROMPT + 6, fused=False, cudnn=choice).greedy(ids, 6) for choice in (True, False))
+    assert torch.equal(one, two)
+
+
 def near(stock: Decoder, other: Decoder, ids: Tensor, expected: Tensor, found: Tensor, at: int) -> bool:
     """Whether the margin at token `at` is within what the logits moved there."""
     stock.greedy(ids, at + 1), other.greedy(ids, at + 1)

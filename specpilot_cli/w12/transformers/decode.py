@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specpilot_cli.core.errors import UsageFault
 from specpilot_cli.w12.transformers import llama
+
+WITHOUT_CUDNN = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
 
 
 def _check(model: nn.Module, length: int) -> None:
@@ -30,17 +34,24 @@ class Decoder:
         rows: sequences decoded together, all of one length.
         fused: the step with few kernels (`llama.py`) instead of the model's own forward; None: where the model fits.
         early: of the fused step, launch a small kernel before the one in front has ended (same bits).
+        cudnn: let torch choose cuDNN's attention for the model's own step; the prompt is read as torch chooses.
 
     Raises:
         UsageFault: the model cannot be decoded like this, or `fused` is asked for and does not fit; says why.
     """
 
     def __init__(
-        self, model: nn.Module, length: int, rows: int = 1, fused: bool | None = None, early: bool = True
+        self,
+        model: nn.Module,
+        length: int,
+        rows: int = 1,
+        fused: bool | None = None,
+        early: bool = True,
+        cudnn: bool = True,
     ) -> None:
         from transformers import StaticCache
 
-        self.model, self.length, self.rows = model, length, rows
+        self.model, self.length, self.rows, self.cudnn = model, length, rows, cudnn
         head: Any = model.get_output_embeddings()  # type: ignore[operator]
         device, config = head.weight.device, model.config
         _check(model, length)
@@ -80,19 +91,24 @@ class Decoder:
         self.token.copy_(self.logits.argmax(-1, keepdim=True))
         self.written.index_copy_(1, self.position, self.token)
 
+    def _own_forward(self) -> Tensor:
+        self.mask.index_fill_(3, self.position, True)
+        logits: Tensor = self.model(
+            input_ids=self.token,
+            position_ids=self.position.expand(self.rows, 1),
+            attention_mask=self.mask,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).logits
+        return logits[:, -1]
+
     @torch.no_grad()
     def _advance(self) -> None:
         if self.step is not None:
             logits = self.step(self.token, self.position, self.cache)
         else:
-            self.mask.index_fill_(3, self.position, True)
-            logits = self.model(
-                input_ids=self.token,
-                position_ids=self.position.expand(self.rows, 1),
-                attention_mask=self.mask,
-                past_key_values=self.cache,
-                use_cache=True,
-            ).logits[:, -1]
+            with nullcontext() if self.cudnn else sdpa_kernel(list(WITHOUT_CUDNN)):
+                logits = self._own_forward()
         self.position.add_(1)
         self._choose(logits)
 
