@@ -169,12 +169,12 @@ class Bench:
         texts, half, losses, found = self.train[which], False, [], {}
         begun = time.perf_counter()
         for training.clock.step in range(max(1, recipe.wide_every)):  # cuDNN plans, kernels are loaded or compiled
-            training.step(texts)
+            training.robust_step(texts)
         synchronize(self.options.device)
         warm = time.perf_counter() - begun
         training.clock.step, training.clock.started = training.clock.step + 1, time.perf_counter()
         while training.clock.progress < 1:
-            last = training.step(texts)
+            last = training.robust_step(texts)
             training.clock.step += 1
             if training.clock.step % 50 == 0:
                 losses.append(round(last[self.options.drafter].item(), 3))

@@ -40,7 +40,7 @@ def profiled(training: Training, texts: Texts) -> dict[str, Any]:
     cuda = training.device.type == "cuda"
 
     def step() -> None:
-        training.step(texts)
+        training.robust_step(texts)
         training.clock.step += 1
 
     for _ in range(4):

@@ -216,6 +216,8 @@ OPEN = (
 )
 FREE = 0.4
 """This share of the open messages has no beginning at all."""
+EXAMPLES, ASKED = 0.6, 0.7
+"""This share of the docstrings gets examples; of the messages with a question mark, so many end there."""
 KINDS = (22, 22, 14, 42)
 """Percent of the messages: word problems, functions to complete, functions with tests, open questions."""
 
@@ -250,7 +252,7 @@ def beginning(draw: random.Random) -> str:
 def closing(message: str, draw: random.Random) -> str:
     """Finish what the target wrote: end a docstring and its code block, end a sentence, give code tasks tests."""
     if "does what its docstring says" in message:
-        return _finished_code(message)
+        return _finished_code(message, draw)
     if message.startswith("Write ") and " function to " in message[:30] and draw.random() < 0.85:
         task = message.split("\n")[0].rstrip()
         if not task.endswith("."):
@@ -259,25 +261,45 @@ def closing(message: str, draw: random.Random) -> str:
         return f"{task}\n\nYour code should pass these tests:\n\n```python\n{tests}\n```"
     if message.count("```") % 2:
         return message.rstrip() + "\n```"
-    return message.strip()
+    asked = message.rfind("?")
+    return message[: asked + 1].strip() if asked > 20 and draw.random() < ASKED else message.strip()
 
 
-def _finished_code(message: str) -> str:
-    """Up to the end of the docstring where there is one; the block is closed in any case."""
+def _finished_code(message: str, draw: random.Random) -> str:
+    """Up to the end of the docstring where there is one, often with examples; the block is closed in any case."""
     frame, fence, code = message.partition("```python\n")
     code = code.split("```")[0].rstrip()
     for quotes in ('"""', "'''"):
         parts = code.split(quotes)
         if len(parts) == 2 or (len(parts) > 2 and parts[1].strip()):
-            code = f"{parts[0]}{quotes}{parts[1].rstrip()}\n    {quotes}"
+            text = parts[1].rstrip()
+            if draw.random() < EXAMPLES:
+                text += "\n" + "\n".join(f"    {line}" for line in _examples(code, draw))
+            code = f"{parts[0]}{quotes}{text}\n    {quotes}"
             break
     return f"{frame}{fence}{code}\n```"
 
 
+def _examples(code: str, draw: random.Random) -> list[str]:
+    """Lines of a docstring that show made-up calls of the function."""
+    name = code.partition("def ")[2].partition("(")[0]
+    calls, form = _calls(draw), draw.randrange(4)
+    if form == 0:
+        return [line for given, result in calls for line in (f">>> {name}({given})", result)]
+    head = draw.choice((["Examples:"], ["For example:"], ["", "Example:"], [""]))
+    sign = (" == ", " ➞ ", " => ")[form - 1]
+    return [*head, *(f"{name}({given}){sign}{result}" for given, result in calls)]
+
+
 def _assertions(draw: random.Random) -> list[str]:
-    """One to three tests of one function; what they claim is made up."""
-    name, kind = draw.choice(FUNCTIONS), draw.randrange(5)
-    equal = draw.choice(("==", " == "))
+    """One to three tests of one function."""
+    name, equal = draw.choice(FUNCTIONS), draw.choice(("==", " == "))
+    return [f"assert {name}({given}){equal}{result}" for given, result in _calls(draw)]
+
+
+def _calls(draw: random.Random) -> list[tuple[str, str]]:
+    """Arguments and results of one to three calls of a function; what they claim is made up."""
+    kind, found = draw.randrange(5), []
 
     def numbers(count: int) -> str:
         return ", ".join(str(draw.randint(-9, 99)) for _ in range(count))
@@ -285,17 +307,16 @@ def _assertions(draw: random.Random) -> list[str]:
     def word() -> str:
         return draw.choice(TOPICS).split()[-1]
 
-    found = []
     for _ in range(draw.choice((1, 2, 3, 3))):
         size = draw.randint(2, 5)
-        given, result = [
+        call = [
             (f"[{numbers(size)}]", numbers(1)),
             (f'"{word()}"', draw.choice(("True", "False", f'"{word()}"', str(size)))),
             (numbers(1), draw.choice(("True", "False", numbers(1)))),
             (f"[{numbers(size)}], {numbers(1)}", f"[{numbers(size)}]"),
             (f"[({numbers(2)}), ({numbers(2)})]", f"({numbers(2)})"),
         ][kind]
-        found.append(f"assert {name}({given}){equal}{result}")
+        found.append(call)
     return found
 
 

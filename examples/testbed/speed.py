@@ -102,7 +102,7 @@ class Speed:
         losses: list[Any] = []
 
         def step() -> None:
-            losses.append(training.step(self.texts)[name])
+            losses.append(training.robust_step(self.texts)[name])
             training.clock.step += 1
 
         begun = time.perf_counter()

@@ -151,7 +151,7 @@ class Training:
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
         evaluated = saved = self.clock.seconds
         while self.clock.progress < 1:
-            losses = self._step_with_room(texts)
+            losses = self.robust_step(texts)
             self.clock.step += 1
             if self.stopping:
                 self.save()
@@ -168,16 +168,21 @@ class Training:
                 saved = self.clock.seconds
         self.save()
 
-    def _step_with_room(self, texts: Texts) -> dict[str, Tensor]:
-        """`step`; where the GPU's memory is too small for it beside the features, these are made anew from then on."""
+    def robust_step(self, texts: Texts) -> dict[str, Tensor]:
+        """`step`, tried again without what failed: the kept features where memory is full, else the compiled parts."""
         try:
             return self.step(texts)
         except torch.OutOfMemoryError:
             if isinstance(self.features, Live):
                 raise
-        print("features: not kept any more, the GPU's memory is full", flush=True)
-        self.features = Live(self.target, texts, self.layers, self.labels)
-        torch.cuda.empty_cache()
+            print("features: not kept any more, the GPU's memory is full", flush=True)
+            self.features = Live(self.target, texts, self.layers, self.labels)
+        except RuntimeError as error:
+            if not self.recipe.fuse or fused.failure():
+                raise
+            fused.give_up(error)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         return self.step(texts)
 
     @property
@@ -263,12 +268,12 @@ class Training:
         )  # fmt: skip
 
     def taus(self, texts: Texts, batch: int = 16) -> dict[str, float]:
-        """tau of every drafter at every block length it is trained for, on `texts` (on the CPU)."""
+        """tau of every drafter at its first block length, on `texts` (on the CPU)."""
         found = {}
         for name, drafter in self.drafters.items():
-            for rows in rows_of(self.recipe, name):
-                with self.autocast():
-                    found[f"{name}@{rows}"] = tau_of(drafter, self.target, texts.to(self.device), rows, batch).tau
+            rows = rows_of(self.recipe, name)[0]
+            with self.autocast():
+                found[f"{name}@{rows}"] = round(tau_of(drafter, self.target, texts.to(self.device), rows, batch).tau, 3)
         return found
 
 

@@ -13,9 +13,10 @@ from torch import Tensor  # noqa: E402
 from specpilot_cli.testbed.nn import frozen_head  # noqa: E402
 from specpilot_cli.testbed.nn.dense import DenseConfig, DenseModel  # noqa: E402
 from specpilot_cli.testbed.nn.eagle3 import EagleConfig, EagleHead  # noqa: E402
-from specpilot_cli.testbed.nn.features import Live, Stored, described, top  # noqa: E402
+from specpilot_cli.testbed.nn.features import Live, Stored, described  # noqa: E402
 from specpilot_cli.testbed.nn.frozen_head import head_entropy  # noqa: E402
 from specpilot_cli.testbed.nn.initial import begin_with, same_shapes  # noqa: E402
+from specpilot_cli.testbed.nn.largest import top  # noqa: E402
 from specpilot_cli.testbed.nn.muon import Muon, orthogonal  # noqa: E402
 
 

@@ -41,3 +41,44 @@ def test_the_times_of_all_parts_are_told(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert len(found) == 12 and not [name for name, item in found.items() if "error" in item], found
     assert found["step eagle3"]["step_ms"] > 0 and found["features"]["tokens"] > 0
+
+
+def test_a_step_that_fails_is_tried_again_without_what_failed(tmp_path: Path) -> None:
+    """Kept features go where the GPU's memory is full, compiled parts where they fail; a third failure is told."""
+    code = """
+import sys
+from pathlib import Path
+import torch
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parents[1])]
+from recipe import Recipe
+from training import Training
+from speed import Speed
+from specpilot_cli.testbed.nn import fused
+from specpilot_cli.testbed.nn.features import Live, Stored
+import argparse
+speed = Speed(argparse.Namespace(smoke=True, device="cpu", set=["init=random"], until=9, out=Path("none")))
+training = Training(speed.recipe, speed.target, speed.drafters(["dspark"]), Path(sys.argv[2]), None)
+training.features = Stored(speed.target, speed.texts, training.layers, training.labels)
+real, left = Training.step, [torch.OutOfMemoryError("full"), RuntimeError("no kernel")]
+def step(self, texts):
+    if left:
+        raise left[0]
+    return real(self, texts)
+Training.step = step
+try:
+    training.robust_step(speed.texts)
+    raise SystemExit("the second failure was lost")
+except torch.OutOfMemoryError:
+    assert isinstance(training.features, Live) and fused.failure() is None
+left.pop(0)
+try:
+    training.robust_step(speed.texts)
+    raise SystemExit("the second failure was lost")
+except RuntimeError:
+    assert "no kernel" in fused.failure()
+left.clear()
+assert training.robust_step(speed.texts)["dspark"].isfinite()
+"""
+    argv = [sys.executable, "-c", code, str(EXAMPLE), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

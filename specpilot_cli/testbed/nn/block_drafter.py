@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from specpilot_cli.testbed.nn import fused
 from specpilot_cli.testbed.nn.dense import MLP, RMSNorm, by_head, linear, rope_table, rotate
+from specpilot_cli.testbed.nn.largest import top
 
 Algorithm = Literal["DFLASH2", "DSPARK"]
 
@@ -305,7 +306,7 @@ class BlockDrafter(nn.Module):
         """
         unary = F.linear(rows, head.to(rows.dtype)).float()
         if self.config.algorithm == "DFLASH2":
-            unary, ids = unary.topk(self.config.top_k, dim=-1)
+            unary, ids = top(unary, self.config.top_k)
         chosen, previous = [], anchors
         for j in range(rows.shape[1]):
             left, right = self.pair(previous, rows[:, j])

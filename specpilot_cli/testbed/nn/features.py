@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specpilot_cli.testbed.nn.acceptance import Texts
 from specpilot_cli.testbed.nn.generate import Target
+from specpilot_cli.testbed.nn.largest import top
 from specpilot_cli.testbed.nn.losses import Soft
 
 SHARE_OF_FREE = 0.6
@@ -26,19 +27,6 @@ class Features(Protocol):
 
     def batch(self, texts: Tensor, width: int) -> tuple[Tensor, Soft | None]:
         """Of the texts [B] (numbers, on the CPU), the first `width` positions; what is behind a text's end is junk."""
-
-
-def top(x: Tensor, count: int, part: int = 128) -> tuple[Tensor, Tensor]:
-    """`x.topk(count)`, reading x [..., V] once: the largest lie in the `count` parts with the largest maxima."""
-    width = x.shape[-1]
-    if width % part or width // part <= count:
-        found = x.topk(count, dim=-1)
-        return found.values, found.indices
-    parts = x.unflatten(-1, (-1, part))  # type: ignore[no-untyped-call]
-    chosen = parts.amax(-1).topk(count, dim=-1).indices
-    some = parts.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, part)).flatten(-2)
-    values, places = some.topk(count, dim=-1)
-    return values, chosen.gather(-1, places // part) * part + places % part
 
 
 @torch.no_grad()

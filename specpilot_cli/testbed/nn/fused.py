@@ -41,6 +41,12 @@ def failure() -> str | None:
     return said
 
 
+def give_up(error: BaseException) -> None:
+    """From now on everything runs as it is written."""
+    _state["on"], _state["failed"] = False, f"{type(error).__name__}: {error}"[:300]
+    print(f"fused: off, {_state['failed']}", flush=True)
+
+
 def run(function: Callable[..., Tensor], *args: Any) -> Tensor:
     """`function(*args)`, compiled where that is on. Tensors have their rows, whose number varies, in front."""
     if not active(args[0]):
@@ -54,8 +60,7 @@ def run(function: Callable[..., Tensor], *args: Any) -> Tensor:
                 torch._dynamo.maybe_mark_dynamic(arg, 0)
         made: Tensor = _ready[name](*args)
     except Exception as error:  # no compiler there, or one that cannot: the training goes on without
-        _state["on"], _state["failed"] = False, f"{type(error).__name__}: {error}"[:300]
-        print(f"fused: off, {_state['failed']}", flush=True)
+        give_up(error)
         return function(*args)
     return made
 
