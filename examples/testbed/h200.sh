@@ -85,8 +85,8 @@ speed) timeout 100 python3 "$here/speed.py" --out "$out/speed.json" --until "${L
 trials) # each on top of the best so far; what there is no time for is left out
   begun=$SECONDS
   trials=("${@:2}")
-  [ ${#trials[@]} -gt 0 ] || trials=("base:" "+muon:optimizer=muon;rate=2e-3" "+layers5:layers=5" "+hard:hard=0.8"
-    "+soft:softness=0.5" "+reach:reach=0.5" "random:init=random" "+rate:rate=3e-3")
+  [ ${#trials[@]} -gt 0 ] || trials=("base:" "+muon:optimizer=muon;rate=2e-3" "+layers5:layers=5" "+reach:reach=0.5"
+    "+rate:rate=3e-3" "+hard:hard=0.8" "+soft:softness=0.5" "random:init=random")
   target || exit 1
   [ ! -f "$state/trials.json" ] || cp "$state/trials.json" "$out/"
   timeout "$((${LIMIT:-560} + 20))" python3 "$here/experiments.py" --target "$state/smollm2" --texts "$state/work" \
