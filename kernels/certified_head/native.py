@@ -40,11 +40,11 @@ class Problem(ctypes.Structure):
 def command(arch: str) -> list[str]:
     """The compiler's words, without its output; arch "90a" or `HOST`.
 
-    `SPECPILOT_CERTIFIED_HEAD_ABLATIONS`: with the shapes that leave parts out, for measuring.
+    `SPECPILOT_CERTIFIED_HEAD_ALL`: with every shape that was measured, and those that leave parts out.
     """
     words = [os.environ.get("CXX", "g++"), *HOST_FLAGS] if arch == HOST else [built.nvcc(), *built.target(arch)]
-    if "SPECPILOT_CERTIFIED_HEAD_ABLATIONS" in os.environ:
-        words.append("-DCERTIFIED_HEAD_ABLATIONS")
+    if "SPECPILOT_CERTIFIED_HEAD_ALL" in os.environ:
+        words.append("-DCERTIFIED_HEAD_ALL")
     return [*words, str(HERE / "head.cu")]
 
 

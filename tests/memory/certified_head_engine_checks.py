@@ -226,5 +226,7 @@ def test_a_graph_keeps_logits_that_were_read_while_it_was_captured(model: torch.
     assert isinstance(output, DeferredLogits)
     held = output.next_token_logits
     part = output.first(2)
-    assert not pending(part) and part.next_token_logits.data_ptr() == held.data_ptr() and len(part.next_token_logits) == 2
+    assert (
+        not pending(part) and part.next_token_logits.data_ptr() == held.data_ptr() and len(part.next_token_logits) == 2
+    )
     assert deferred.greedy_tokens(part, greedy(), stock=False) is None

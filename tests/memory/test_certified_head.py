@@ -1,0 +1,147 @@
+"""The entry `certified-head`: its copies of kernels/, and greedy decoding in the real SGLang on a CPU.
+
+The engine's tests need `SGLANG_TEST_PYTHON` (an interpreter with SGLang's dependencies, `tests/engine_sglang/`) and its
+wheel: `SGLANG_TEST_WHEEL`, or pip downloads 27 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from memory.w12_model import write_model
+
+from specpilot_cli.core.paths import share_dir
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
+from specpilot_cli.engine.sglang.source import init_sglang
+from specpilot_cli.memory.apply import materialise, plan
+from specpilot_cli.memory.contracts import contract_fault
+from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.room import open_room
+from specpilot_cli.memory.variants import load_variants, server_words
+
+HERE = Path(__file__).resolve().parent
+ENTRY = share_dir("memory") / "sglang-0.5.20" / "certified-head"
+CSRC = "sglang/kernels/jit/csrc/gemm"
+OURS = ("sglang/srt/layers/certified_head", f"{CSRC}/certified_head", f"{CSRC}/w12_gemm")
+PYTHON = os.environ.get("SGLANG_TEST_PYTHON")
+engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def added(tmp_path: Path) -> Path:
+    """The files that the delta adds, without the engine around them: they are whole in the patch."""
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    only = [f"--include={folder}/*" for folder in OURS]
+    subprocess.run(["git", "apply", *only, str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_copies_of_kernels_have_their_digests_and_give_the_head_s_tokens(added: Path) -> None:
+    assert contract_fault(ENTRY, added) is None
+
+
+@pytest.mark.parametrize("path", [f"{CSRC}/certified_head/emit.cuh", "sglang/srt/layers/certified_head/prepare.py"])
+def test_a_changed_copy_is_noticed(added: Path, path: str) -> None:
+    (added / path).write_bytes((added / path).read_bytes() + b"\n")
+    assert "test_every_copy_has_the_digest_of_its_source" in str(contract_fault(ENTRY, added))
+
+
+def test_what_it_touches_and_how_it_is_switched() -> None:
+    entry, variants = load_entry(ENTRY).entry, load_variants(ENTRY)
+    assert variants is not None
+    changed = [path for path in entry.delta.paths if not path.startswith(OURS)]
+    assert len(changed) == 7, "logits, sampler, graph's runner, model's runner, beams, weight updates, DFLASH"
+    assert entry.delta.vary == ("max_total_num_tokens",) and entry.applies.devices == ("sm90",)
+    assert server_words([variants], []) == ()
+    words = server_words([variants], ["certified-head=on", "rows=32"])
+    assert words == ("@env:SGLANG_CERTIFIED_HEAD=1", "@env:SGLANG_CERTIFIED_HEAD_MAX_ROWS=32")
+
+
+Trees = dict[str, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:
+    """Environments of the stock tree and of the tree that the entry gives."""
+    folder = tmp_path_factory.mktemp("certified")
+    wheel = os.environ.get("SGLANG_TEST_WHEEL")
+    stock, _ = init_sglang(folder / "stock", wheel=Path(wheel) if wheel else None)
+    made = plan(open_room(None), ("certified-head",), stock.path)
+    assert made.reproduces, made.first_difference
+    materialise(made, folder / "patched")
+    stubs = write_stubs(folder / "stubs")
+    common = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    common |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "SGLANG_JIT_CACHE_DIR": str(folder / "jit")}
+    return {
+        name: {**common, "PYTHONPATH": os.pathsep.join((str(folder / name), str(stubs)))}
+        for name in ("stock", "patched")
+    }
+
+
+def run(env: dict[str, str], *words: str, limit_s: float = 400) -> subprocess.CompletedProcess[str]:
+    """A command of the engine's interpreter, away from this repository."""
+    argv = [str(PYTHON), *words]
+    return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=limit_s)
+
+
+@engine
+@pytest.mark.slow
+def test_what_is_deferred_served_and_left_to_stock(trees: Trees) -> None:
+    file = str(HERE / "certified_head_engine_checks.py")
+    alone = ("-c", os.devnull, "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider")
+    done = run(trees["patched"], "-m", "pytest", "-q", "-rs", *alone, file)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "skipped" not in done.stdout
+
+
+SERVED = "certified head: greedy tokens come from the copy"
+
+
+@engine
+@pytest.mark.slow
+def test_every_kind_of_request_gets_stock_s_answer(trees: Trees, tmp_path: Path) -> None:
+    model, found = write_model(tmp_path / "model"), {}
+    arms = {"stock": trees["stock"], "off": trees["patched"], "on": {**trees["patched"], "SGLANG_CERTIFIED_HEAD": "1"}}
+    for arm, env in arms.items():
+        done = run(env, str(HERE / "certified_head_generate.py"), str(model))
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert (SERVED in done.stderr) == (arm == "on"), done.stderr[-3000:]
+        found[arm] = json.loads(done.stdout.splitlines()[-1])
+    stock = found["stock"]
+    assert len({json.dumps(stock[kind]) for kind in ("greedy", "bias", "penalty")}) == 3  # they change tokens
+    for arm in ("off", "on"):
+        values = found[arm].pop("logprobs")
+        assert {kind: stock[kind] for kind in found[arm]} == found[arm]
+        assert values == pytest.approx(stock["logprobs"], abs=1e-5)  # stock's own differ by 6e-8 between two runs
+
+
+JIT = """
+from sglang.kernels.jit.utils.arch import override_jit_cuda_arch
+from sglang.srt.layers.certified_head import ops, plan
+with override_jit_cuda_arch(9, 0):
+    module = ops._module()
+table = [plan.Variant(i, str(module.name(i)), module.columns(i)) for i in range(module.count())]
+chosen = {m: plan.choose(table, m) for m in range(1, plan.MAX_ROWS + 1)}
+assert all(v.columns >= 2 * m for m, v in chosen.items())
+assert module.argmax(*[0] * 26) == -2  # no rows
+print("compiled", len(table))
+"""
+
+
+@engine
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_the_engine_s_own_jit_compiles_the_copies_for_sm_90a(trees: Trees, tmp_path: Path) -> None:
+    nvcc = Path(str(shutil.which("nvcc"))).resolve()
+    place = nvcc.parents[1] if (nvcc.parents[1] / "include" / "cuda_bf16.h").exists() else Path("/usr/local/cuda")
+    env = {**trees["patched"], "CUDA_HOME": os.environ.get("CUDA_HOME", str(place))}
+    (tmp_path / "jit.py").write_text(JIT)
+    done = run(env, str(tmp_path / "jit.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].startswith("compiled ")
