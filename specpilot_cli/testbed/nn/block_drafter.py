@@ -126,22 +126,24 @@ class BlockAttention(nn.Module):
         self.o_proj = linear(c.hidden_size, c.num_attention_heads * c.head_dim)
         self.q_norm, self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps), RMSNorm(c.head_dim, c.rms_norm_eps)
 
-    def _turned(self, x: Tensor, norm: RMSNorm, cos: Tensor, sin: Tensor) -> Tensor:
-        """Projected rows [B, T, heads * D], normed and rotated by cos and sin [B, T, D / 2]: [B, heads, T, D]."""
-        heads = by_head(x, self.head_dim)
+    def _turned(self, x: Tensor, proj: nn.Linear, norm: RMSNorm, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rows [B, T, hidden], projected, normed and rotated by cos and sin [B, T, D / 2]: [B, heads, T, D]."""
+        heads = by_head(proj(x.flatten(0, 1)), self.head_dim)
+        cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
         if fused.active(x):
-            rows = heads.flatten(0, 1), norm.weight, norm.eps, cos.flatten(0, 1), sin.flatten(0, 1)
-            return fused.run(fused.normed_turned, *rows).view(heads.shape).transpose(1, 2)
-        return rotate(norm(heads), cos.unsqueeze(2), sin.unsqueeze(2)).transpose(1, 2)
+            out = fused.run(fused.normed_turned, heads, norm.weight, norm.eps, cos, sin)
+        else:
+            out = rotate(norm(heads), cos.unsqueeze(1), sin.unsqueeze(1))
+        return out.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
 
     def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[B, T, hidden] -> [B, heads, T, D], normed and rotated by cos and sin [B, T, D / 2]."""
-        return self._turned(self.q_proj(x), self.q_norm, cos, sin)
+        return self._turned(x, self.q_proj, self.q_norm, cos, sin)
 
     def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T, hidden] -> keys (normed and rotated) and values [B, kv_heads, T, D]."""
         values = by_head(self.v_proj(x), self.head_dim).transpose(1, 2)
-        return self._turned(self.k_proj(x), self.k_norm, cos, sin), values
+        return self._turned(x, self.k_proj, self.k_norm, cos, sin), values
 
 
 class GroupedConv(nn.Module):

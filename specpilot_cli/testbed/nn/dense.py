@@ -114,9 +114,10 @@ class Attention(nn.Module):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values; cos and sin broadcast to [B, heads, T, D / 2]."""
         if fused.active(x) and cos.dim() == 2:
+            rows = x.flatten(0, 1)  # flat before the product: the compiler guards the shape of what a view is taken of
             flat = [part.expand(len(x), -1, -1).reshape(-1, part.shape[-1]) for part in (cos, sin)]
             q, k = (
-                fused.run(fused.turned, by_head(proj(x), self.head_dim).flatten(0, 1), *flat)
+                fused.run(fused.turned, by_head(proj(rows), self.head_dim), *flat)
                 .view(*x.shape[:-1], -1, self.head_dim)
                 .transpose(1, 2)
                 for proj in (self.q_proj, self.k_proj)
