@@ -92,7 +92,7 @@ def test_deployments_are_complete(name: str) -> None:
 
 
 def test_there_are_deployments_and_sealed_requests() -> None:
-    assert len(DEPLOYMENTS) == 7
+    assert len(DEPLOYMENTS) == 8
     assert len(load_requests("sglang-random", "sealed").requests) == 16
 
 

@@ -112,3 +112,19 @@ def test_a_round_as_a_pipeline(tmp_path: Path) -> None:
     done = run("07-round-as-a-pipeline", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "ok\tminiengine/my-tree" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_an_entry_sealed_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS", "28")
+    with pytest.raises(subprocess.TimeoutExpired):  # cut off in the noise run, which is resumed
+        run_once("08-seal-an-entry", tmp_path, limit_s=40)
+    for _ in range(ATTEMPTS):
+        done = run_once("08-seal-an-entry", tmp_path, limit_s=900)
+        if done.returncode != INFRA:
+            break
+    assert done.returncode == 0, done.stderr
+    assert "seal.json: verified" in done.stderr
+    noise = load(str(tmp_path / "noise.json"), "pair-run").artifact
+    assert noise.complete and len(noise.body.samples) == 4 * 28
