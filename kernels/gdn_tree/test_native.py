@@ -1,6 +1,7 @@
 """The `cuda` variant on a CPU: its own source in `emulate.hpp`, against float64 and against its promised order."""
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -108,6 +109,19 @@ def test_commit_has_the_bits_of_the_engines_order(order: ctypes.CDLL) -> None:
     assert torch.equal(state[0, int(case.slots[0])], expected)
     one_after_the_other = reference.commit(case.x.to(torch.float32), case.before.float(), path, lengths)[0].mT
     assert not torch.equal(expected, one_after_the_other)
+
+
+def test_the_order_is_that_of_rows_at_multiples_of_sixteen() -> None:
+    """`commit.cuh` has the first of the two orders that Triton gives `path`: the one for the engine's rows.
+
+    In a process of its own, since others here import Triton for its interpreter.
+    """
+    pytest.importorskip("triton")
+    argv = [sys.executable, str(Path(__file__).with_name("compiled.py")), "orders"]
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["even", "rows:", "4", "odd", "rows:", "1"]
 
 
 @needs_compiler
