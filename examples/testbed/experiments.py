@@ -167,12 +167,9 @@ class Bench:
         torch.manual_seed(recipe.seed)
         training = self.training(recipe, [self.options.drafter], which)
         texts, half, losses, found = self.train[which], False, [], {}
-        begun = time.perf_counter()
-        for training.clock.step in range(max(1, recipe.wide_every)):  # cuDNN plans, kernels are loaded or compiled
-            training.robust_step(texts)
+        warm = training.ready(texts)
         synchronize(self.options.device)
-        warm = time.perf_counter() - begun
-        training.clock.step, training.clock.started = training.clock.step + 1, time.perf_counter()
+        training.clock.started = time.perf_counter()
         while training.clock.progress < 1:
             last = training.robust_step(texts)
             training.clock.step += 1

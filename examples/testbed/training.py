@@ -119,7 +119,7 @@ class Training:
         self.clock = Clock(recipe.steps, minutes)
         wanted = {i for d in drafters.values() for i in d.config.target_layer_ids}
         self.layers = tuple(sorted(wanted))
-        self.stopping = False
+        self.stopping = self.warm = False
         self.features: Features | None = None
         self._resume()
 
@@ -149,6 +149,8 @@ class Training:
     def run(self, texts: Texts, evaluate: Callable[[], None]) -> None:
         """Until the clock says so; `evaluate` prints. SIGTERM saves and ends it (exit 143); a rerun goes on."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
+        self.ready(texts)
+        self.clock.started = time.perf_counter()
         evaluated = saved = self.clock.seconds
         while self.clock.progress < 1:
             losses = self.robust_step(texts)
@@ -168,10 +170,10 @@ class Training:
                 saved = self.clock.seconds
         self.save()
 
-    def robust_step(self, texts: Texts) -> dict[str, Tensor]:
+    def robust_step(self, texts: Texts, update: bool = True) -> dict[str, Tensor]:
         """`step`, tried again without what failed: the kept features where memory is full, else the compiled parts."""
         try:
-            return self.step(texts)
+            return self.step(texts, update)
         except torch.OutOfMemoryError:
             if isinstance(self.features, Live):
                 raise
@@ -183,24 +185,37 @@ class Training:
             fused.give_up(error)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return self.step(texts)
+        return self.step(texts, update)
 
     @property
     def labels(self) -> int:
         """Likeliest tokens of each position that the recipe asks for."""
         return self.recipe.soft_labels if self.recipe.softness or self.recipe.hard else 0
 
-    def prepare(self, texts: Texts) -> None:
-        """Make the target's features once, where there is room for them."""
-        begun = time.perf_counter()
-        self.features = features_of(self.target, texts, self.layers, self.labels)
-        print(f"features: {type(self.features).__name__}, {time.perf_counter() - begun:.1f} s", flush=True)
+    def ready(self, texts: Texts) -> float:
+        """Before the clock runs, or the rate's warm-up would be over at the first step; seconds.
 
-    def step(self, texts: Texts) -> dict[str, Tensor]:
+        The target's features are made, once, and kept where there is room; steps that change nothing let the parts be
+        compiled and the kernels be chosen.
+        """
+        begun = time.perf_counter()
+        if self.features is None:
+            self.features = features_of(self.target, texts, self.layers, self.labels)
+            print(f"features: {type(self.features).__name__}, {time.perf_counter() - begun:.1f} s", flush=True)
+        if not self.warm:
+            kept = self.clock.step
+            for step in range(max(1, self.recipe.wide_every)):
+                self.clock.step = step
+                self.robust_step(texts, update=False)
+            self.clock.step, self.warm = kept, True
+            print(f"ready after {time.perf_counter() - begun:.1f} s", flush=True)
+        return time.perf_counter() - begun
+
+    def step(self, texts: Texts, update: bool = True) -> dict[str, Tensor]:
         """One step of every drafter on one batch; what it draws depends on the seed and the step alone."""
         recipe = self.recipe
         if self.features is None:
-            self.prepare(texts)
+            self.ready(texts)
         assert self.features is not None
         draw = torch.Generator().manual_seed(recipe.seed + 7919 * self.clock.step)
         chosen = torch.randint(len(texts), (recipe.sequences,), generator=draw)
@@ -220,7 +235,8 @@ class Training:
             self.optimizers[name].zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
-            self.optimizers[name].step()
+            if update:
+                self.optimizers[name].step()
             losses[name] = loss.detach()
         return losses
 
