@@ -239,15 +239,18 @@ def worktrees(options: argparse.Namespace) -> tuple[Path, Path]:
     return stock, ours
 
 
-def ring(options: argparse.Namespace) -> None:
-    """Checkpoints of a target and drafters by construction, in --work."""
+def ring(options: argparse.Namespace) -> dict[str, Any]:
+    """Checkpoints of a target and drafters by construction, in --work; the texts that are right."""
     sys.path.append(str(HERE.parents[0] / "05-sglang"))
     import ring as made_up
 
     folder = options.work / "ring"
+    made = made_up.Ring(hidden=1024, heads=8, kv_heads=4, head_dim=128)
     if not folder.exists():
-        made_up.write(made_up.Ring(hidden=1024, heads=8, kv_heads=4, head_dim=128), folder)
+        made_up.write(made, folder)
     options.target, options.drafters = folder / "target", folder
+    right = [made.text(prompt[-1], options.new_tokens) for prompt in prompts_of(options)]
+    return {"ring": {"alone": right[:ALONE], "together": right}}
 
 
 def parted(one: list[list[int]], other: list[list[int]]) -> str:
@@ -265,7 +268,7 @@ def said(system: str, found: dict[str, Any], texts: dict[str, Any]) -> str:
     alone = found["1"]
     words = [f"{system}: tau {alone['tau']}, step {alone['step_ms']} ms"]
     words += [f"{width}: {found[str(width)]['tok_s']} tok/s (tau {found[str(width)]['tau']})" for width in WIDTHS]
-    for other in ("ar", system.partition("+")[0]):
+    for other in ("ring", "ar", system.partition("+")[0]):
         if other in texts and other != system:
             words.append(f"texts of {other}: {parted(texts[other]['alone'], texts[system]['alone'])} alone")
             words.append(f"{parted(texts[other]['together'], texts[system]['together'])} together")
@@ -282,10 +285,8 @@ def main() -> int:
         return 0
     begun = time.monotonic()
     stock, ours = worktrees(options)
-    if options.target is None:
-        ring(options)
+    texts: dict[str, Any] = ring(options) if options.target is None else {}
     report: dict[str, Any] = {"settings": {s: settings(options, s) for s in options.systems}, "systems": {}}
-    texts: dict[str, Any] = {}
     engines = [Running(options, system, ours if "+" in system else stock) for system in options.systems]
     try:
         until = time.monotonic() + options.start_s
@@ -316,7 +317,10 @@ def take(options: argparse.Namespace, engine: Running, report: dict[str, Any], t
     answer = engine.answer("FOUND", time.monotonic() + options.limit_s)
     if answer is None:
         report["systems"][engine.system]["fault"] = engine.fault()
-        print(f"{engine.system} FAILED; its log:\n{engine.fault()}", flush=True)
+        print(
+            f"{engine.system} ended, or said nothing for {options.limit_s:.0f} s; its log:\n{engine.fault()}",
+            flush=True,
+        )
         engine.close()
     else:
         found = json.loads(answer)

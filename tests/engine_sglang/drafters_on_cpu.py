@@ -57,12 +57,13 @@ def allow_cpu(worktree: Path) -> None:
     first = worktree / "sglang" / "__init__.py"
     first.write_text(FIRST + first.read_text())
     for name, old, new in CHANGES:
-        _replace(worktree / "sglang" / "srt" / name, old, new)
+        replace(worktree / "sglang" / "srt" / name, old, new)
     kernels = worktree / "sglang" / "kernels" / "ops" / "speculative" / "cache_locs.py"
-    _replace(kernels, "_is_cuda = is_cuda()\n", "_is_cuda = True\n")
+    replace(kernels, "_is_cuda = is_cuda()\n", "_is_cuda = True\n")
 
 
-def _replace(path: Path, old: str, new: str) -> None:
+def replace(path: Path, old: str, new: str) -> None:
+    """Change what stands in a file exactly once."""
     text = path.read_text()
     assert text.count(old) == 1, f"{path}: {old!r} is there {text.count(old)} times"
     path.write_text(text.replace(old, new))

@@ -1,4 +1,4 @@
-"""The three Triton kernels of the draft tree in Triton's interpreter: `python interpreted.py` in the tree.
+"""The four Triton kernels of the draft tree in Triton's interpreter: `python interpreted.py` in the tree.
 
 Prints what held. Only run with TRITON_INTERPRET=1. Integers and float32 alone: the interpreter is wrong in bfloat16.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,6 +53,35 @@ def accepted(modules: Any) -> None:
     print("accept")
 
 
+def written(modules: Any) -> None:
+    """`_rows` against the plain definition: input ids, positions, and in the mask the trees' cells alone."""
+    generator = torch.Generator().manual_seed(3)
+    for nodes, batch in ((1, 1), (7, 5), (32, 3)):
+        rows, block = nodes + 1, 4
+        seen = torch.rand(batch, rows, rows, generator=generator) < 0.5
+        tokens, depths = (torch.randint(1, 9, (batch, nodes), generator=generator, dtype=torch.int32) for _ in range(2))
+        tree = SimpleNamespace(tokens=tokens, depths=depths, mask=seen)
+        ids = torch.randint(0, 50, (batch, block), generator=generator)
+        prefix = torch.randint(1, 30, (batch,), generator=generator)
+        size = modules.arrays.full_mask_size(int(prefix.sum()), batch, rows)
+        mine, theirs = (
+            [
+                torch.full((batch, rows), -7),
+                torch.full((batch, rows), -7),
+                torch.full((size + 9,), 7, dtype=torch.uint8),
+            ]
+            for _ in range(2)
+        )
+        modules.rows.write_rows(tree, ids, prefix, *theirs)
+        modules.rows._rows[(batch, triton.cdiv(rows, modules.rows.ROWS))](
+            tokens, depths, seen.view(torch.uint8), ids, prefix, *mine, BLOCK=block, N=nodes,
+            BATCH=triton.next_power_of_2(batch), COLUMNS=triton.next_power_of_2(rows), ROWS=modules.rows.ROWS,
+        )  # fmt: skip
+        assert all(torch.equal(one, two) for one, two in zip(mine, theirs, strict=True))
+        assert bool((mine[2] == 7).any()) and bool((mine[2] == 1).any())
+    print("rows")
+
+
 def moved(modules: Any) -> None:
     """`_move`, where a row's old place is another's new one."""
     buffers = [torch.randn(64, width) for width in (24, 24, 40)]
@@ -93,6 +123,7 @@ def summed(modules: Any) -> None:
 
 if __name__ == "__main__":
     found = tree_modules(Path.cwd())
+    written(found)
     accepted(found)
     moved(found)
     summed(found)

@@ -38,12 +38,25 @@ def drawn(modules: Any, nodes: int, seed: int) -> SimpleNamespace:
     ids, pair = lattice(generator)
     prefix = torch.randint(1, 40, (BATCH,), generator=generator)
     anchors = torch.randint(0, VOCAB, (BATCH,), generator=generator)
-    block = torch.cat([anchors.view(-1, 1), torch.zeros(BATCH, DEPTH, dtype=torch.int64)], 1)
+    block = torch.cat([anchors.view(-1, 1), torch.zeros(BATCH, DEPTH, dtype=torch.int64)], 1).reshape(-1)
+    size = modules.arrays.full_mask_size(int(prefix.sum()), BATCH, nodes + 1)
+    asked = []
+
+    def lattice_of(hidden: torch.Tensor, given: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor]:
+        asked.append(given.tolist())
+        return ids, None, pair
+
     sampler = modules.sampler.TreeSampler(
-        lambda hidden, given: (ids, None, pair), rows_per_request=DEPTH + 1, nodes=nodes, max_batch=3, device="cpu"
-    )  # max_batch below BATCH: the arrays of the graphs are left alone
-    made = sampler(torch.zeros(1), block.reshape(-1), prefix)
-    return SimpleNamespace(made=made, ids=ids, pair=pair, prefix=prefix, anchors=anchors, sampler=sampler)
+        lattice_of,
+        lambda count: torch.full((size,), 7, dtype=torch.uint8),
+        rows_per_request=DEPTH + 1,
+        nodes=nodes,
+        max_batch=BATCH + 2,
+        device="cpu",
+    )
+    made = sampler(torch.zeros(1), block, prefix)
+    assert asked == [anchors.tolist()] and not sampler.captured
+    return SimpleNamespace(made=made, ids=ids, prefix=prefix, anchors=anchors, block=block, sampler=sampler)
 
 
 def parent_rows(made: Any, request: int) -> list[int]:
@@ -80,9 +93,7 @@ def test_rows_are_the_anchor_and_the_tree(modules: Any, nodes: int) -> None:
 @pytest.mark.parametrize("nodes", NODES)
 def test_the_mask_lets_a_row_see_its_ancestors(modules: Any, nodes: int) -> None:
     found, rows = drawn(modules, nodes, 10 + nodes), nodes + 1
-    size = modules.arrays.full_mask_size(int(found.prefix.sum()), BATCH, rows)
-    flat = torch.full((size,), 7, dtype=torch.uint8)
-    flat.scatter_(0, found.made.cells.reshape(-1), found.made.tree.mask.view(torch.uint8).reshape(-1))
+    flat = found.made.mask
     at = 0
     for b, prefix in enumerate(found.prefix.tolist()):
         whole = flat[at : at + rows * (prefix + rows)].view(rows, prefix + rows)
@@ -91,7 +102,7 @@ def test_the_mask_lets_a_row_see_its_ancestors(modules: Any, nodes: int) -> None
         for row in range(rows):
             seen = set(whole[row, prefix:].nonzero().view(-1).tolist())
             assert seen == set(ancestors(parent_rows(found.made, b), row))
-    assert at == size
+    assert at == len(flat)
 
 
 @pytest.mark.parametrize("nodes", NODES)
@@ -100,20 +111,34 @@ def test_links_are_eagles(modules: Any, nodes: int) -> None:
     for b in range(BATCH):
         parents = parent_rows(found.made, b)
         for row in range(nodes + 1):
-            children, child = [], int(found.made.next_token[b, row])
+            children, child = [], int(found.made.tree.next_token[b, row])
             while child != -1:
                 children.append(child)
-                child = int(found.made.next_sibling[b, child])
+                child = int(found.made.tree.next_sibling[b, child])
             assert children == [r + 1 for r, p in enumerate(parents) if p == row], "in ascending order"
+
+
+def test_a_graphs_tail_leaves_the_same_arrays_in_one_place(modules: Any) -> None:
+    found = drawn(modules, 16, 5)
+    before = found.sampler.read(BATCH)
+    batch = SimpleNamespace(input_ids=found.block, seq_lens=found.prefix)
+    found.sampler.capture_hook(None, SimpleNamespace(hidden_states=torch.zeros(1)), batch, 0)
+    after = found.sampler.read(BATCH)
+    assert found.sampler.captured and after is before
+    assert after.tokens.data_ptr() == found.sampler.read(BATCH + 1).tokens.data_ptr()
+    for name in ("tokens", "positions", "mask"):
+        assert torch.equal(getattr(after, name), getattr(found.made, name))
+    for name in ("parents", "tokens", "depths", "next_token", "next_sibling", "mask"):
+        assert torch.equal(getattr(after.tree, name), getattr(found.made.tree, name))
 
 
 def eagle(made: Any, predict: torch.Tensor, b: int, depth: int) -> list[int]:
     """EAGLE's acceptance on its own arrays, as its kernel is documented: first child, then siblings."""
     path = [0]
     for _ in range(depth):
-        row = int(made.next_token[b, path[-1]])
+        row = int(made.tree.next_token[b, path[-1]])
         while row != -1 and made.tokens[b, row] != predict[b, path[-1]]:
-            row = int(made.next_sibling[b, row])
+            row = int(made.tree.next_sibling[b, row])
         if row == -1:
             break
         path.append(row)

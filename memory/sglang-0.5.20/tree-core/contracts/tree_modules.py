@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sglang", "sglang.srt", "sglang.srt.speculative")
-NAMES = ("arrays", "accept", "compaction", "lattice", "row_lse", "sampler")
+NAMES = ("arrays", "accept", "compaction", "lattice", "row_lse", "rows", "sampler")
 
 
 def tree_modules(worktree: Path) -> Any:

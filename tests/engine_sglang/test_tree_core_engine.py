@@ -1,0 +1,157 @@
+"""The entry `tree-core` in the real SGLang 0.5.20 on a CPU: texts, counters, the drafter's cache, graphs, faults.
+
+Environment: see `test_true_engine.py`. Target and drafters are random (`tree_model.py`), in float32, so that a tree's
+text must be AR's token for token. Minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_sglang.drafters_on_cpu import replace
+from engine_sglang.graphs_on_cpu import allow_graphs
+from engine_sglang.test_true_engine import PYTHON
+from engine_sglang.tree_model import write_models
+from engine_sglang.tree_on_cpu import allow_trees
+
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
+from specpilot_cli.engine.sglang.source import init_sglang
+from specpilot_cli.memory.apply import materialise, plan
+from specpilot_cli.memory.room import open_room
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies"),
+]
+SETTINGS: dict[str, Any] = {
+    "device": "cpu", "attention_backend": "torch_native", "speculative_draft_attention_backend": "torch_native",
+    "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "info", "skip_tokenizer_init": True,
+    "disable_radix_cache": True, "min_free_slots_delay": 1, "context_length": 512, "max_running_requests": 4,
+    "max_total_tokens": 4096, "random_seed": 0, "dtype": "float32", "disable_cuda_graph": True,
+}  # fmt: skip
+PROMPTS = [[3, 5, 7], [11, 13], [17, 19, 2, 9], [1, 7], [4], [8] * 7]
+TOKENS = 40
+TREE = "sglang/srt/speculative/draft_tree/"
+SEEN = "tree.mask.view(torch.uint8).reshape(-1)"
+CASES = {
+    "dflash2": ("dflash2", {"speculative_tree_nodes": 24}),
+    "dspark": ("dspark", {"speculative_tree_nodes": 40}),
+    "ddtree": ("dflash2", {"speculative_tree_nodes": 63, "speculative_tree_mode": "ddtree"}),
+    "pages and prefixes": ("dspark", {"speculative_tree_nodes": 16, "page_size": 4, "disable_radix_cache": False}),
+    "no overlap": ("dflash2", {"speculative_tree_nodes": 16, "disable_overlap_schedule": True}),
+    "mixed chunks": ("dflash2", {"speculative_tree_nodes": 30, "enable_mixed_chunk": True, "chunked_prefill_size": 8}),
+    "too few slots": ("dflash2", {"speculative_tree_nodes": 30, "max_total_tokens": 330}),
+}
+FAULTS: dict[str, Callable[[Path], None]] = {
+    "accepted rows stay where they are": lambda tree: replace(
+        tree / TREE / "verify.py", "        self._mover.move(done.source, slots, done.commit_lens)\n", ""
+    ),
+    "siblings see each other": lambda tree: replace(
+        tree / TREE / "verify.py",
+        "tree.tree.mask.view(torch.uint8)",
+        "torch.ones_like(tree.tree.mask.view(torch.uint8))",
+    ),
+    "positions by row": lambda tree: replace(
+        tree / TREE / "arrays.py", "pad(depths.long(), (1, 0))", "pad(torch.arange(1, depths.shape[1] + 1), (1, 0))"
+    ),
+    "a sibling accepted as a child": lambda tree: replace(
+        tree / TREE / "arrays.py", "(parents + 1 == at.view(-1, 1)) & ", "(parents + 1 <= at.view(-1, 1)) & "
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the patched worktree `tree`, `stubs`, `models`, and AR's texts."""
+    path = tmp_path_factory.mktemp("trees")
+    wheel = os.environ.get("SGLANG_TEST_WHEEL")
+    stock, _ = init_sglang(path / "stock", wheel=Path(wheel) if wheel else None)
+    made = plan(open_room(None), ("tree-core",), stock.path)
+    assert made.reproduces, made.first_difference
+    materialise(made, path / "tree")
+    allow_trees(path / "tree")
+    write_stubs(path / "stubs")
+    write_models(path / "models")
+    (path / "ar.json").write_text(json.dumps(run(path, "ar", {})["texts"]))
+    return path
+
+
+def run(path: Path, drafter: str, more: dict[str, Any], *, tree: str = "tree", **job: Any) -> dict[str, Any]:
+    """What an engine gave; its log is `said`."""
+    settings = {**SETTINGS, "model_path": str(path / "models" / "target")}
+    if drafter == "ar":
+        del settings["speculative_draft_attention_backend"]
+    else:
+        settings |= {
+            "speculative_draft_model_path": str(path / "models" / drafter),
+            "speculative_algorithm": "DFLASH" if drafter == "dflash2" else "DSPARK",
+            f"speculative_{drafter.removesuffix('2')}_block_size": 8 if drafter == "dflash2" else 7,
+        }
+    asked = {"prompts": PROMPTS, "tokens": TOKENS, **job}
+    (path / "job.json").write_text(json.dumps({"settings": {**settings, **more}, **asked}))
+    env = {name: value for name, value in os.environ.items() if name != "SGLANG_USE_CPU_ENGINE"}
+    env |= {"PYTHONPATH": f"{path / tree}{os.pathsep}{path / 'stubs'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"OMP_NUM_THREADS": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
+    script = str(Path(__file__).with_name("tree_engine.py"))
+    done = subprocess.run([str(PYTHON), script, str(path / "job.json")], env=env, capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("FOUND "))
+    return {**found, "said": done.stderr + done.stdout}
+
+
+def expected(path: Path) -> list[list[int]]:
+    """AR's texts."""
+    found: list[list[int]] = json.loads((path / "ar.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_are_ars_and_counters_count_them(case: str, place: Path) -> None:
+    drafter, more = CASES[case]
+    found = run(place, drafter, more)
+    assert found["texts"] == expected(place)
+    for verify, correct in zip(found["verify"], found["correct"], strict=True):
+        # the first token is prefill's; the last step may reach behind the end, a mixed step brings one token uncounted
+        most = TOKENS - 1 + 7
+        assert verify + correct <= most and (case == "mixed chunks" or verify + correct >= TOKENS - 1)
+    assert sum(found["correct"]) >= 10, "some drafts are right"
+    assert ("Retract requests" in found["said"]) == (case == "too few slots")
+
+
+@pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
+def test_the_drafters_cache_is_what_a_fresh_request_has(drafter: str, place: Path) -> None:
+    found = run(place, drafter, {"speculative_tree_nodes": 48}, streamed=True)
+    assert len(found["steps"]) > 40 and max(kept for kept, _ in found["steps"]) > 2
+    assert [pair for pair in found["steps"] if pair[0] != pair[1]] == []
+
+
+@pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
+def test_captured_graphs_and_the_triton_backend(drafter: str, place: Path) -> None:
+    if not (place / "graphs").exists():
+        shutil.copytree(place / "tree", place / "graphs")
+        allow_graphs(place / "graphs")
+    triton = {"attention_backend": "triton", "speculative_draft_attention_backend": "triton"}
+    graphs = {"disable_cuda_graph": False, "disable_prefill_cuda_graph": True, "cuda_graph_max_bs_decode": 4}
+    found = run(place, drafter, {**triton, **graphs, "speculative_tree_nodes": 20}, tree="graphs", tokens=6)
+    assert found["texts"] == [text[:6] for text in expected(place)] and sum(found["correct"]) > 0
+    width = 8 if drafter == "dflash2" else 7
+    assert "Capture target verify CPU graph begin. backend=full, num_tokens_per_req=21" in found["said"]
+    assert f"Capture draft verify CPU graph begin. backend=full, num_tokens_per_req={width}" in found["said"]
+    assert found["said"].count("graph replayed") >= 2, "the target's and the draft's"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_changes_the_text(fault: str, place: Path) -> None:
+    shutil.rmtree(place / "faulty", ignore_errors=True)
+    shutil.copytree(place / "tree", place / "faulty")
+    FAULTS[fault](place / "faulty")
+    found = run(place, "dflash2", {"speculative_tree_nodes": 24}, tree="faulty")
+    assert found["texts"] != expected(place)
