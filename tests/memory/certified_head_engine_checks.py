@@ -20,7 +20,10 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.model_executor.model_runner_components import weight_updater
 from sglang.srt.runtime_context import get_context, get_parallel
+from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.dspark_components.dspark_observability import DsparkStepObservers
+from sglang.srt.speculative.dspark_components.dspark_verify import TargetVerifyExecutor, accept_draft_tokens
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 VOCABULARY, HIDDEN = 300, 128  # the module pads the vocabulary to 320
@@ -70,11 +73,18 @@ def step(model: torch.nn.Module, x: torch.Tensor, mode: ForwardMode = ForwardMod
     return model.logits_processor(None, x, model.lm_head, metadata)
 
 
+class Requests(SimpleNamespace):
+    """Sampling parameters of two requests."""
+
+    def __len__(self) -> int:
+        return 2
+
+
 def greedy(**changes: Any) -> Any:
     """Sampling parameters of a batch without anything but temperature 0."""
     names = ("acc_additive_penalties", "acc_scaling_penalties", "grammar_mask", "logit_bias")
     plain = dict.fromkeys((*names, "sampling_mask_batch_indices", "penalizer_orchestrator"))
-    return SimpleNamespace(**{**plain, "has_custom_logit_processor": False, "is_all_greedy": True, **changes})
+    return Requests(**{**plain, "has_custom_logit_processor": False, "is_all_greedy": True, **changes})
 
 
 def test_without_the_copy_nothing_changes(model: torch.nn.Module, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +198,58 @@ def test_dflash_accepts_the_same_from_tokens_as_from_logits(model: torch.nn.Modu
     assert ours[0].tolist() == [3, 1, 3]
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_dspark_accepts_the_same_from_tokens_as_from_logits(model: torch.nn.Module, runner: Any, cut: bool) -> None:
+    runner.spec_algorithm = SpeculativeAlgorithm.DSPARK
+    attach.attach(runner)
+    rows, requests = 4, 3
+    x = model.lm_head.weight[torch.arange(rows * requests) * 11].detach()
+    predicted = torch.arange(rows * requests).view(requests, rows) * 11
+    candidates = torch.cat([torch.zeros(requests, 1, dtype=torch.int64), predicted[:, :-1]], 1)
+    candidates[1, 2] = 5  # the second request's draft parts here
+    output = step(model, x, ForwardMode.TARGET_VERIFY)
+    words: dict[str, Any] = {
+        "candidates": candidates, "sampling_info": None, "draft_input": None, "gamma": 3,
+        "verify_num_draft_tokens": rows, "draft_block": SimpleNamespace(greedy_mask=None),
+        "cutoff_layout": SimpleNamespace(verify_lens=torch.tensor([2, 4, 4])) if cut else None,
+    }  # fmt: skip
+    tokens = greedy_tokens(output, None, stock=False)
+    ours = accept_draft_tokens(target_logits=None, target_predict=tokens, **words)
+    stock = accept_draft_tokens(target_logits=output.next_token_logits, **words)
+    assert all(torch.equal(one, two) for one, two in zip(ours, stock, strict=True))
+    assert ours[0].tolist() == [1 if cut else 3, 1, 3]
+
+
+def test_dspark_verification_reads_no_logits_of_plain_requests(model: torch.nn.Module, runner: Any) -> None:
+    attach.attach(runner)
+    output = step(model, states(8), ForwardMode.TARGET_VERIFY)
+    result = SimpleNamespace(logits_output=output)
+    executor = SimpleNamespace(
+        verify_num_draft_tokens=4, _verify_backend_self_adds_seq_lens=lambda: True,
+        _forward_prepared_verify=lambda **_: result,
+    )  # fmt: skip
+    window = SimpleNamespace(positions_2d=torch.zeros(2, 4), verify_cache_loc=None)
+    batch = SimpleNamespace(seq_lens_cpu=None, seq_lens_sum=0)
+    words: dict[str, Any] = {"draft_input": None, "verify_window": window, "batch": batch}
+    words["verify_ids_2d"] = torch.zeros(2, 4, dtype=torch.int64)
+    TargetVerifyExecutor.run_non_compact(executor, sampling_info=greedy(), **words)
+    assert pending(output)
+    biased = greedy(logit_bias=torch.full((2, VOCABULARY), 2.0))
+    before = step(model, states(8), ForwardMode.TARGET_VERIFY).next_token_logits
+    TargetVerifyExecutor.run_non_compact(executor, sampling_info=biased, **words)
+    assert torch.equal(output.next_token_logits, before + 2)
+
+
+def test_dspark_measurements_need_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = SimpleNamespace(_block_accept_recorder=None, _sts_collect_path="")
+    reads = DsparkStepObservers.reads_target_logits.fget
+    assert not reads(plain)
+    assert reads(SimpleNamespace(_block_accept_recorder=None, _sts_collect_path="file"))
+    assert reads(SimpleNamespace(_block_accept_recorder=object(), _sts_collect_path=""))
+    monkeypatch.setenv("SGLANG_DSPARK_DEBUG_CONFIDENCE_METRICS", "1")
+    assert reads(plain)
+
+
 def test_weights_of_a_running_server_stay(runner: Any) -> None:
     assert weight_updater._unsupported_derived_weight_cache_error() is None
     attach.attach(runner)
@@ -218,6 +280,10 @@ def test_what_gets_no_copy(model: torch.nn.Module, runner: Any, change: str) -> 
         runner.model = torch.nn.Module()
     attach.attach(runner)
     assert not attach.attached() and getattr(model.lm_head, "certified", None) is None
+
+
+def test_the_switches_that_refuse_it_are_fields_of_the_server() -> None:
+    assert set(attach.SWITCHES) <= set(ServerArgs.__struct_fields__)
 
 
 def test_a_graph_keeps_logits_that_were_read_while_it_was_captured(model: torch.nn.Module, runner: Any) -> None:
