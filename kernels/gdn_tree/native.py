@@ -6,22 +6,20 @@ Tensors on a CPU go to the same source compiled by the host's compiler (`emulate
 """
 
 import ctypes
-import hashlib
 import os
 import shutil
-import subprocess
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import torch
+from specpilot_kernels._testing import built
 from specpilot_kernels.gdn_tree.reference import Inputs
 
 SOURCES = tuple(
     Path(__file__).with_name(name) for name in ("gdn_tree.cu", "commit.cuh", "verify.cuh", "device.cuh", "emulate.hpp")
 )
 WIDTHS = (16, 32, 64, 128)
-SHARED = ("--shared", "-Xcompiler", "-fPIC")
 HOST_FLAGS = ("-O2", "-std=c++20", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
 HOST = "host"
 PHASES = {
@@ -29,10 +27,6 @@ PHASES = {
     "commit": ("first state, rows", "steps", "store"),
 }
 """What lies between the marks of a build that reads the clock."""
-
-
-class BuildError(RuntimeError):
-    """The compiler is missing or refused the source."""
 
 
 class Source(ctypes.Structure):
@@ -63,43 +57,20 @@ def command(arch: str, width: int, clocks: bool = False) -> list[str]:
     defines = (f"-DGDN_TREE_WIDTH={width}", *(("-DGDN_TREE_CLOCKS",) if clocks else ()))
     if arch == HOST:
         return [os.environ.get("CXX", "g++"), *HOST_FLAGS, *defines, str(SOURCES[0])]
-    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    return [os.environ.get("NVCC", "nvcc"), "-O3", "-std=c++17", *SHARED, target, *defines, str(SOURCES[0])]
+    return [built.nvcc(), *built.target(arch), *defines, str(SOURCES[0])]
 
 
 def shared_object(arch: str, width: int, clocks: bool = False) -> Path:
-    """Path of the library that `command` makes. Raises `BuildError`."""
+    """Path of the library that `command` makes. Raises `built.BuildError`."""
     ready = os.environ.get("SPECPILOT_GDN_TREE_SO")
     if ready and arch != HOST and not clocks:
         return Path(ready)
-    words = command(arch, width, clocks)
-    sources = b"".join(path.read_bytes() for path in SOURCES)
-    digest = hashlib.sha256("\0".join(words[1:-1]).encode() + sources).hexdigest()
-    target = cache_folder() / f"gdn_tree-{digest[:16]}.so"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}")
-        try:
-            subprocess.run([*words, "-o", str(partial)], check=True, capture_output=True)
-        except (FileNotFoundError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", b"") or b""
-            raise BuildError(f"{words[0]} did not compile gdn_tree.cu: {said.decode()[-2000:] or error}") from error
-        partial.replace(target)
-    return target
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept; the XDG folder where platformdirs, which the package has, is not installed."""
-    try:
-        from platformdirs import user_cache_path
-    except ModuleNotFoundError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specpilot" / "kernels"
-    return user_cache_path("specpilot") / "kernels"
+    return built.shared_object("gdn_tree", command(arch, width, clocks), SOURCES)
 
 
 @cache
 def functions(arch: str, width: int, clocks: bool = False) -> ctypes.CDLL:
-    """The loaded calls. Raises `BuildError`."""
+    """The loaded calls. Raises `built.BuildError`."""
     loaded = ctypes.CDLL(str(shared_object(arch, width, clocks)))
     loaded.gdn_tree_verify.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.gdn_tree_commit.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
@@ -200,7 +171,7 @@ def verify(
         clocks: `[blocks, marks]` int64, written by the build that reads the clock: cycles around `PHASES`.
 
     Raises:
-        BuildError: no library.
+        built.BuildError: no library.
         ValueError: types or strides that it does not take.
         RuntimeError: the device refused the launch.
     """
