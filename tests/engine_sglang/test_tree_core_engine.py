@@ -67,6 +67,34 @@ FAULTS: dict[str, Callable[[Path], None]] = {
 }
 
 
+DFLASH = ["--speculative-algorithm", "DFLASH", "--attention-backend", "torch_native"]
+NODES = ["--speculative-tree-nodes", "32"]
+REFUSED: dict[str, list[str]] = {
+    "must be from 1 to 255, got 0": [*DFLASH, "--speculative-tree-nodes", "0"],
+    "must be one of best-first, ddtree, got beam": [*DFLASH, *NODES, "--speculative-tree-mode", "beam"],
+    "must be from 1 to 128, got 129": [*DFLASH, *NODES, "--speculative-tree-candidates", "129"],
+    "needs tp_size 1, got 2": [*DFLASH, *NODES, "--tp-size", "2"],
+    "needs --attention-backend": [*NODES, "--speculative-algorithm", "DFLASH", "--attention-backend", "flashinfer"],
+    "does not go with --speculative-draft-window-size": [*DFLASH, *NODES, "--speculative-draft-window-size", "64"],
+    "does not go with --speculative-use-rejection-sampling": [*DFLASH, *NODES, "--speculative-use-rejection-sampling"],
+    "does not go with --enable-two-batch-overlap": [*DFLASH, *NODES, "--enable-two-batch-overlap"],
+    "unset SGLANG_SIMULATE_ACC_LEN": [*DFLASH, *NODES, "@env:SGLANG_SIMULATE_ACC_LEN=3"],
+    "needs SGLANG_RAGGED_VERIFY_MODE=static": [*DFLASH, *NODES, "@env:SGLANG_RAGGED_VERIFY_MODE=compact"],
+    "needs --speculative-algorithm DFLASH or DSPARK": [*NODES, "--speculative-algorithm", "NGRAM"],
+}
+SERVED = {  # flags, then num_draft_tokens, DFLASH's block, DSPARK's block
+    "tree": ([*DFLASH, *NODES, "--speculative-dflash-block-size", "16"], 33, 16, None),
+    "drafter's own block": ([*DFLASH, *NODES], 33, 8, None),
+    "dspark": (
+        [*NODES, *DFLASH[2:], "--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", "5"],
+        33,
+        None,
+        5,
+    ),
+    "stock": ([*DFLASH, "--speculative-dflash-block-size", "16"], 16, 16, None),
+}
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the patched worktree `tree`, `stubs`, `models`, and AR's texts."""
@@ -96,21 +124,43 @@ def run(path: Path, drafter: str, more: dict[str, Any], *, tree: str = "tree", *
         }
     asked = {"prompts": PROMPTS, "tokens": TOKENS, **job}
     (path / "job.json").write_text(json.dumps({"settings": {**settings, **more}, **asked}))
-    env = {name: value for name, value in os.environ.items() if name != "SGLANG_USE_CPU_ENGINE"}
-    env |= {"PYTHONPATH": f"{path / tree}{os.pathsep}{path / 'stubs'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    env |= {"OMP_NUM_THREADS": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
-    script = str(Path(__file__).with_name("tree_engine.py"))
-    done = subprocess.run([str(PYTHON), script, str(path / "job.json")], env=env, capture_output=True, text=True)
+    argv = [str(PYTHON), str(Path(__file__).with_name("tree_engine.py")), str(path / "job.json")]
+    done = subprocess.run(argv, env=environment(path, tree), capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(lines[0].removeprefix("FOUND "))
     return {**found, "said": done.stderr + done.stdout}
 
 
+def environment(path: Path, tree: str) -> dict[str, str]:
+    """Of a process that runs a worktree."""
+    env = {name: value for name, value in os.environ.items() if name != "SGLANG_USE_CPU_ENGINE"}
+    env |= {"PYTHONPATH": f"{path / tree}{os.pathsep}{path / 'stubs'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return env | {"OMP_NUM_THREADS": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
+
+
 def expected(path: Path) -> list[list[int]]:
     """AR's texts."""
     found: list[list[int]] = json.loads((path / "ar.json").read_text())
     return found
+
+
+def test_what_is_refused_and_what_the_flags_mean(place: Path) -> None:
+    cases = [*REFUSED.values(), *(flags for flags, *_ in SERVED.values())]
+    models = {"target": str(place / "models" / "target"), "drafter": str(place / "models" / "dflash2")}
+    (place / "refusals.json").write_text(json.dumps({**models, "cases": cases}))
+    script = str(Path(__file__).with_name("tree_refusals.py"))
+    argv = [str(PYTHON), script, str(place / "refusals.json")]
+    done = subprocess.run(argv, env=environment(place, "tree"), capture_output=True, text=True)
+    found = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("CASE ")]
+    assert len(found) == len(cases) + 3, done.stderr[-3000:]
+    for message, said in zip(REFUSED, found, strict=False):
+        assert message in said.get("refused", str(said))
+    for (_, verify, dflash, dspark), said in zip(SERVED.values(), found[len(REFUSED) :], strict=False):
+        assert said["speculative_num_draft_tokens"] == verify and said["speculative_eagle_topk"] == 1
+        assert [said["speculative_dflash_block_size"], said["speculative_dspark_block_size"]] == [dflash, dspark]
+    hybrid, latent, dense = found[-3:]
+    assert "recurrent layers" in hybrid["refused"] and "MLA" in latent["refused"] and dense == {"served": "MHA"}
 
 
 @pytest.mark.parametrize("case", CASES)
