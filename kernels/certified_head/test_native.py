@@ -171,6 +171,15 @@ def test_the_order_of_threads_changes_nothing(calls: ctypes.CDLL) -> None:
         calls.certified_head_order(0)
 
 
+def test_most_tokens_are_dropped_at_once() -> None:
+    weight = cases.head_weight(2000, 128, 6)
+    x, head = cases.rows_for(weight, 4, 6), op.prepare(weight, tiles=True)
+    counts = native.listed(x, head)
+    assert counts.shape == (native.HOST_BLOCKS, 4) and counts[:, :2].sum() < 20  # along the head: one token stands out
+    assert counts.sum() < 400
+    assert bool((counts.sum(0) >= (op.survivors(x, head)).sum(1)).all())
+
+
 def test_activations_with_outliers_and_of_any_size() -> None:
     weight = cases.head_weight(300, 128, 5)
     head = op.prepare(weight, tiles=True)
