@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from typing import Any
 
@@ -59,6 +60,9 @@ class Decoder:
         if fused and why_not:
             raise UsageFault(f"The fused step does not fit this model: {why_not}.", "", "Leave `fused` out.")
         self.cache: Any = StaticCache(config=config, max_cache_len=length)
+        # its name in `forward` changed within Transformers 5
+        known = "cache" in inspect.signature(model.forward).parameters
+        self.with_cache = {"cache" if known else "past_key_values": self.cache, "use_cache": True}
         if not all(hasattr(layer, "cumulative_length") for layer in self.cache.layers):
             raise UsageFault("The model keeps other states than keys and values.", "They are not captured.")
         self.token = torch.zeros(rows, 1, dtype=torch.int64, device=device)
@@ -80,7 +84,7 @@ class Decoder:
         if ids.dim() != 2 or ids.shape[0] != self.rows or not 0 < ids.shape[1] < self.length:
             raise ValueError(f"prompts [{self.rows}, 1..{self.length - 1}] are taken, got {tuple(ids.shape)}")
         self.cache.reset()
-        logits = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits
+        logits = self.model(input_ids=ids, logits_to_keep=1, **self.with_cache).logits
         self.position.fill_(ids.shape[1])
         self.mask.zero_()[..., : ids.shape[1]] = True
         self._choose(logits[:, -1])
@@ -97,8 +101,7 @@ class Decoder:
             input_ids=self.token,
             position_ids=self.position.expand(self.rows, 1),
             attention_mask=self.mask,
-            past_key_values=self.cache,
-            use_cache=True,
+            **self.with_cache,
         ).logits
         return logits[:, -1]
 
