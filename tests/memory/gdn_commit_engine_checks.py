@@ -145,7 +145,11 @@ def test_what_it_does_not_go_with_is_refused(given: dict[str, Any], says: str, m
         switch.keeps_rows(configurator())
 
 
-def test_types_and_sizes_are_refused() -> None:
+def test_types_and_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(switch.VARIABLE, "triton")
+    switch.check_shapes(params(conv=torch.float32))
+    monkeypatch.setenv(switch.VARIABLE, "cuda")
+    switch.check_shapes(params())
     with pytest.raises(ValueError, match="float32"):
         switch.check_shapes(params(temporal=torch.bfloat16))
     with pytest.raises(ValueError, match="bfloat16"):
@@ -306,4 +310,6 @@ def test_rows_of_another_number_and_padded_batches() -> None:
     assert kept.layer(0, REQUESTS + 2, ROWS) is None, "a batch padded past the pool is verified and not kept"
     with pytest.raises(ValueError, match="the pool keeps 4"):
         kept.layer(0, 1, ROWS - 1)
+    with pytest.raises(ValueError, match="SGLANG_MAMBA_CONV_DTYPE"):
+        kept.layer(0, 1, ROWS, torch.float32)
     assert replace(kept.sizes, requests=1).mixed == CHANNELS

@@ -6,11 +6,15 @@ wheel: `SGLANG_TEST_WHEEL`.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from engine_sglang.drafters_on_cpu import replace
+from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
@@ -109,3 +113,62 @@ def test_in_the_real_engine(patched: Path, tmp_path: Path) -> None:
     done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
     assert "skipped" not in done.stdout
+
+
+def served(worktree: Path, models: Path, stubs: Path, *words: str, **switches: str) -> list[dict[str, Any]]:
+    """What a patched engine serves of three requests at once; acceptance is forced to 2 or 3 of 4 rows."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    weights = HERE.parents[1] / "examples" / "gdn-commit" / "weights"  # through which the states reach the logits
+    env |= {"PYTHONPATH": os.pathsep.join((str(worktree), str(weights), str(stubs))), "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(worktree / "jit")} | switches
+    env |= {"SGLANG_MAMBA_CONV_DTYPE": "float32", "SGLANG_SIMULATE_ACC_LEN": "2.5"}
+    env |= {"SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
+    argv = [str(PYTHON), "-W", "ignore", str(HERE / "gdn_generate.py"), str(models), *words]
+    done = subprocess.run(argv, env=env, cwd=worktree, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stock and a patched engine that run on a CPU, models and stubs."""
+    folder = tmp_path_factory.mktemp("engines")
+    stock, _ = init_sglang(folder / "stock", wheel=Path(str(WHEEL)))
+    materialise(plan(open_room(None), ("gdn-path-verify",), stock.path), folder / "patched")
+    write_models(folder / "models")
+    write_stubs(folder / "stubs")
+    for name in ("stock", "patched"):
+        allow_gdn_on_cpu(folder / name)
+    return folder
+
+
+TRITON, PATH = {"SGLANG_GDN_COMMIT": "triton"}, {"SGLANG_GDN_COMMIT": "triton", "SGLANG_GDN_TREE": "path"}
+
+
+@pytest.mark.slow
+@needs_wheel
+@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+def test_prefixes_that_were_tracked_while_decoding_have_stocks_states(engines: Path) -> None:
+    """A second turn of every request takes up 64 tokens from the radix cache: tokens and log-probabilities."""
+    models, stubs = engines / "models", engines / "stubs"
+    expected = served(engines / "stock", models, stubs, "radix")
+    assert [text["cached"] for text in expected] == [0, 0, 0, 64, 64, 64]
+    assert served(engines / "patched", models, stubs, "radix", **TRITON) == expected
+
+
+@pytest.mark.slow
+@needs_wheel
+@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+def test_served_texts_are_stocks_to_the_last_bit(engines: Path) -> None:
+    """A hybrid target with a DFLASH drafter in the real engine, its scheduler overlapped: tokens and log-probabilities.
+
+    A planted fault, a row less committed, shows that the states matter.
+    """
+    models, stubs, patched = engines / "models", engines / "stubs", engines / "patched"
+    expected = served(engines / "stock", models, stubs)
+    assert len({tuple(text["ids"]) for text in expected}) == 3 and all(text["steps"] >= 7 for text in expected)
+    for switches in ({}, TRITON, PATH):
+        assert served(patched, models, stubs, **switches) == expected, switches
+    replace(patched / OURS / "rows.py", "torch.add(last, 1,", "torch.add(last, 0,")
+    assert served(patched, models, stubs, **TRITON) != expected
