@@ -19,7 +19,7 @@ from engine_sglang.drafters_on_cpu import replace
 from engine_sglang.graphs_on_cpu import allow_graphs
 from engine_sglang.test_true_engine import PYTHON
 from engine_sglang.tree_model import write_models
-from engine_sglang.tree_on_cpu import allow_trees
+from engine_sglang.tree_on_cpu import allow_kernels, allow_trees
 
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
 from specpilot_cli.engine.sglang.source import init_sglang
@@ -53,11 +53,7 @@ FAULTS: dict[str, Callable[[Path], None]] = {
     "accepted rows stay where they are": lambda tree: replace(
         tree / TREE / "verify.py", "        self._mover.move(done.source, slots, done.commit_lens)\n", ""
     ),
-    "siblings see each other": lambda tree: replace(
-        tree / TREE / "verify.py",
-        "tree.tree.mask.view(torch.uint8)",
-        "torch.ones_like(tree.tree.mask.view(torch.uint8))",
-    ),
+    "siblings see each other": lambda tree: replace(tree / TREE / "rows.py", SEEN, f"torch.ones_like({SEEN})"),
     "positions by row": lambda tree: replace(
         tree / TREE / "arrays.py", "pad(depths.long(), (1, 0))", "pad(torch.arange(1, depths.shape[1] + 1), (1, 0))"
     ),
@@ -169,25 +165,27 @@ def test_texts_are_ars_and_counters_count_them(case: str, place: Path) -> None:
     found = run(place, drafter, more)
     assert found["texts"] == expected(place)
     for verify, correct in zip(found["verify"], found["correct"], strict=True):
-        # the first token is prefill's; the last step may reach behind the end, a mixed step brings one token uncounted
-        most = TOKENS - 1 + 7
-        assert verify + correct <= most and (case == "mixed chunks" or verify + correct >= TOKENS - 1)
+        # the first token is prefill's, and so is the next one after a retraction; a mixed step brings one token that no
+        # verify step did; the last step may reach behind the end
+        uncounted = case in ("mixed chunks", "too few slots")
+        assert verify + correct < TOKENS + 7 and (uncounted or verify + correct >= TOKENS - 1)
     assert sum(found["correct"]) >= 10, "some drafts are right"
     assert ("Retract requests" in found["said"]) == (case == "too few slots")
 
 
 @pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
 def test_the_drafters_cache_is_what_a_fresh_request_has(drafter: str, place: Path) -> None:
-    found = run(place, drafter, {"speculative_tree_nodes": 48}, streamed=True)
+    found = run(place, drafter, {"speculative_tree_nodes": 48}, streamed=[2, 3])
     assert len(found["steps"]) > 40 and max(kept for kept, _ in found["steps"]) > 2
     assert [pair for pair in found["steps"] if pair[0] != pair[1]] == []
 
 
 @pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
-def test_captured_graphs_and_the_triton_backend(drafter: str, place: Path) -> None:
+def test_captured_graphs_with_every_kernel_in_the_interpreter(drafter: str, place: Path) -> None:
     if not (place / "graphs").exists():
         shutil.copytree(place / "tree", place / "graphs")
         allow_graphs(place / "graphs")
+        allow_kernels(place / "graphs")
     triton = {"attention_backend": "triton", "speculative_draft_attention_backend": "triton"}
     graphs = {"disable_cuda_graph": False, "disable_prefill_cuda_graph": True, "cuda_graph_max_bs_decode": 4}
     found = run(place, drafter, {**triton, **graphs, "speculative_tree_nodes": 20}, tree="graphs", tokens=6)
@@ -203,5 +201,5 @@ def test_a_planted_fault_changes_the_text(fault: str, place: Path) -> None:
     shutil.rmtree(place / "faulty", ignore_errors=True)
     shutil.copytree(place / "tree", place / "faulty")
     FAULTS[fault](place / "faulty")
-    found = run(place, "dflash2", {"speculative_tree_nodes": 24}, tree="faulty")
+    found = run(place, "dspark", {"speculative_tree_nodes": 63}, tree="faulty")
     assert found["texts"] != expected(place)

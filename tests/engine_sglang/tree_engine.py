@@ -1,7 +1,7 @@
 """Runs SGLang's offline Engine with settings from a file: `python tree_engine.py JOB.json` prints one JSON object.
 
-The job: `settings` (of the Engine), `prompts`, `tokens`, and `streamed` (whether to take requests one by one and look
-at their steps).
+The job: `settings` (of the Engine), `prompts`, `tokens`, and `streamed` (numbers of the prompts to take one by one,
+with a look at their steps).
 """
 
 from __future__ import annotations
@@ -54,12 +54,9 @@ def main() -> None:
         "verify": [m.get("spec_verify_ct") for m in meta],
         "correct": [m.get("spec_num_correct_drafts") for m in meta],
     }
-    if job.get("streamed"):
-        found["steps"] = [
-            pair
-            for prompt, text in zip(job["prompts"][:2], found["texts"], strict=False)
-            for pair in steps(engine, prompt, text)
-        ]
+    found["steps"] = [
+        pair for n in job.get("streamed", []) for pair in steps(engine, job["prompts"][n], found["texts"][n])
+    ]
     print("FOUND " + json.dumps(found), flush=True)
     engine.shutdown()
 

@@ -49,3 +49,18 @@ def allow_trees(worktree: Path) -> None:
     allow_cpu(worktree)
     for name, old, new in CHANGES:
         replace(worktree / "sglang" / "srt" / name, old, new)
+
+
+KERNELS = (
+    ("accept.py", "if not predict.is_cuda:", "if False:"),
+    ("rows.py", "if not input_ids.is_cuda:", "if False:"),
+    ("compaction.py", "if not source.is_cuda:", "if False:"),
+    ("row_lse.py", "if not base.is_cuda:", "if False:"),
+    ("sampler.py", "if ids.is_cuda:", "if True:"),
+)
+
+
+def allow_kernels(worktree: Path) -> None:
+    """Run the entry's own kernels and its copies of the selection kernels as well, in Triton's interpreter."""
+    for name, old, new in KERNELS:
+        replace(worktree / "sglang" / "srt" / "speculative" / "draft_tree" / name, old, new)
