@@ -141,6 +141,17 @@ def test_gates_against_float64() -> None:
 
 
 @needs_compiler
+def test_a_negative_zero_loses_its_sign() -> None:
+    """As in the engine's kernel, which adds what it loads to zeros: keys of zeros would keep it otherwise."""
+    step = native_cases.step_of((1, 3, (1, 1), (16, 16)), "chain", "plain", 0, "cpu", 1)
+    x = replace(step.x, k=torch.zeros_like(step.x.k), v=-torch.ones_like(step.x.v))
+    state = torch.full_like(step.state, -0.0)
+    slots, path = torch.tensor([1], dtype=torch.int32), torch.arange(3)[None]
+    native.commit_layers(x, state, slots, path, torch.tensor([2], dtype=torch.int32))
+    assert not state[0, 1].signbit().any() and state[0, 0].signbit().all()
+
+
+@needs_compiler
 def test_a_wrong_path_is_far_outside_the_bound() -> None:
     """The check can fail: one step less than was accepted, and a sibling's row."""
     step = native_cases.step_of((1, 9, (1, 1), (32, 32)), "chain", "plain", 2, "cpu", 1)
