@@ -11,7 +11,12 @@ import sys
 
 PROMPTS = [[3, 5, 7, 9], [11, 13], [17, 19, 23, 29, 31]]
 LONG = [[(7 * i + 3 * j) % 250 for j in range(52 + i)] for i in range(3)]  # 64 tokens are passed while decoding
-CACHED = {"disable_radix_cache": False, "mamba_radix_cache_strategy": "extra_buffer", "max_mamba_cache_size": 24}
+CACHED = {
+    "disable_radix_cache": False,
+    "mamba_radix_cache_strategy": "extra_buffer",
+    "max_mamba_cache_size": 24,
+    "mamba_track_interval": 8,
+}
 TOKENS = 20
 
 
@@ -51,7 +56,7 @@ def main() -> None:
             logprobs = [item[0] for item in meta["output_token_logprobs"]]
             one = {"ids": answer["output_ids"], "logprobs": logprobs, "steps": meta["spec_verify_ct"]}
             found.append(one | {"cached": meta["cached_tokens"]})
-        prompts = [[*asked, *answer["output_ids"], 5] for asked, answer in zip(prompts, answers, strict=True)]
+        prompts = [[*asked, *answer["output_ids"], 5, 6, 7] for asked, answer in zip(prompts, answers, strict=True)]
     engine.shutdown()
     print(json.dumps(found))
 
