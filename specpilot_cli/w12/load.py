@@ -180,7 +180,7 @@ def _piece(matrix: Matrix, first: int, rows: int, file: BinaryIO) -> Packed:
     there = matrix.parts["escape_column"].shape[0]
     if not 0 <= begin <= there or (first == 0 and begin):
         raise PackFault(matrix.name, first, "its escape list does not exist")
-    if not begin <= end <= there or (first + rows == matrix.rows and end != there):
+    if not begin <= end <= there or (first + rows == matrix.rows and end != there) or bool((start[rows:] != end).any()):
         raise PackFault(matrix.name, first + rows - 1, "its escape list does not exist")
     records = _read(matrix, "records", first * steps * 96, padded * steps * 96, file)  # 96 bytes a channel and step
     return codec().W12Tensor(

@@ -152,6 +152,12 @@ def flipped_bit(packed: Path, section: str, where: int, bit: int) -> None:
             assert named <= allowed, (section, offset, named)
 
 
+@pytest.mark.parametrize(("byte", "bit"), [(4 * ROWS, 0), (4 * ROWS, 5), (4 * 384, 0), (0, 0)])
+def test_the_ends_of_the_escape_lists(packed: Path, byte: int, bit: int) -> None:
+    """Where the last channel's list ends (padding channels have none), where all end, where the first begins."""
+    flipped_bit(packed, "escape_start", byte, bit)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**40))
 def test_a_file_cut_anywhere_is_refused(packed: Path, where: int) -> None:
