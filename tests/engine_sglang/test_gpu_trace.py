@@ -149,6 +149,12 @@ def test_a_cpu_trace_and_a_single_step_are_refused(tmp_path: Path) -> None:
         ("triton_poi_fused_add_arange_bitwise_and_constant_pad_nd_ge_mul_select_slice_unsqueeze_view_0", "draft_conv"),
         ("triton_poi_fused__to_copy_0", "copy"),
         ("vectorized_elementwise_kernel", "other"),
+        ("void commit::walk<128>(Problem)", "gdn_commit"),
+        ("gdn_commit_kernel", "gdn_commit"),
+        ("void verify::solve_tree<128, 32>(Problem)", "gdn_recurrence"),
+        ("gdn_tree_conv_kernel", "gdn_conv"),
+        ("void head_bound_kernel<Config<4, 1>>(Problem)", "lm_head"),
+        ("void w12_gemm_kernel<Config<256>>(CUtensorMap, Problem)", "gemm"),
     ],
 )
 def test_names(name: str, expected: str) -> None:
