@@ -111,6 +111,7 @@ QWEN_27B = {
 def test_gaussian_weights_of_a_27b_model_take_12_01_to_12_03_bits(cli: Cli, tmp_path: Path) -> None:
     folder = write(tmp_path / "source" / "model.safetensors", QWEN_27B, fresh=True)
     body = json.loads(cli("w12", "audit", folder, "-o", "-").expect(0).out)["body"]
+    shutil.rmtree(folder)
     bits = {tensor["name"]: tensor["bits_per_weight"] for tensor in body["tensors"]}
     print(bits, body["totals"]["bits_per_weight"])
     assert 12.01 <= body["totals"]["bits_per_weight"] <= 12.03
