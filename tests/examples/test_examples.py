@@ -137,12 +137,19 @@ def test_a_round_as_a_pipeline(tmp_path: Path) -> None:
 def test_an_entry_sealed_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REQUESTS", "28")
     kill_in("08-seal-an-entry", tmp_path, "noise.json")
-    assert not load(str(tmp_path / "noise.json"), "pair-run", allow_incomplete=True).artifact.complete
+    kept = load(str(tmp_path / "noise.json"), "pair-run", allow_incomplete=True).artifact
     for _ in range(ATTEMPTS):
         done = run_once("08-seal-an-entry", tmp_path, limit_s=900)
         if done.returncode != INFRA:
             break
-    assert done.returncode == 0, done.stderr
-    assert "seal.json: verified" in done.stderr
     noise = load(str(tmp_path / "noise.json"), "pair-run").artifact
-    assert noise.complete and len(noise.body.samples) == 4 * 28
+    assert not kept.complete and noise.complete and len(noise.body.samples) == 4 * 28
+    if done.returncode != 0:  # how much a busy machine shows is not the example's business, that it says so is
+        assert done.returncode == 3 and "UNDERPOWERED" in done.stderr, done.stderr
+    for run in (1, 2):
+        pair = load(str(tmp_path / f"pair-{run}.json"), "pair-run")
+        forced = load(str(tmp_path / f"forced-{run}.json"), "forcing")
+        assert pair.artifact.body.requests.split == "sealed"
+        assert forced.artifact.body.outputs_from == pair.source.sha256
+        assert forced.artifact.body.verdict.value == "LOSSLESS"
+    assert (tmp_path / "seal.json").exists() == (done.returncode == 0)
