@@ -56,12 +56,12 @@ print(*(c for c in changes if not c.startswith('texts=')))" "$state/trials.json"
 
 training() { # text for at most $TEXT minutes where `trials` wrote none, then training until $TOTAL minutes are over, files
   # and evaluation included; or with MINUTES for so long, over as many calls as it takes (each at most $LIMIT seconds)
-  local until=(--total-minutes "${TOTAL:-8.7}") changes text=1.5
+  local until=(--total-minutes "${TOTAL:-8.7}") changes text=1.5 work=$state/work
   [ -z "${MINUTES:-}" ] || until=(--minutes "$MINUTES")
-  [ ! -f "$state/work/texts-seconds.txt" ] || text=0
+  [ ! -f "$work/texts-seconds.txt" ] || text=0
   changes=(${SET:-$(best)})
   echo "recipe: ${changes[*]:-as it is}"
-  timeout "${LIMIT:-560}" python3 "$here/train.py" --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
+  timeout "${LIMIT:-560}" python3 "$here/train.py" --target "$state/smollm2" --work "$work" --out "$state/drafters" \
     --prompts "$state/prompts" --text-minutes "${TEXT:-$text}" "${until[@]}" ${TRAIN:-} \
     ${changes[0]:+--set "${changes[@]}"} 2>&1 |
     tee -a "$state/train.log"

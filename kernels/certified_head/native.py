@@ -59,7 +59,7 @@ def _loaded(arch: str) -> ctypes.CDLL:
     return loaded
 
 
-def library(device: torch.device) -> ctypes.CDLL:
+def loaded(device: torch.device) -> ctypes.CDLL:
     """The loaded calls for a device. Raises `built.BuildError`."""
     return _loaded(HOST if device.type == "cpu" else ARCH)
 
@@ -76,7 +76,7 @@ def can_run(device: torch.device, columns: int) -> bool:
 @cache
 def variants(device: torch.device) -> tuple[plan.Variant, ...]:
     """Every compiled shape of the second launch, in table order."""
-    calls = library(device)
+    calls = loaded(device)
     return tuple(
         plan.Variant(i, calls.certified_head_name(i).decode(), calls.certified_head_columns(i))
         for i in range(calls.certified_head_count())
@@ -145,7 +145,7 @@ def _launched(x: torch.Tensor, head: Head, launch: Launch) -> tuple[torch.Tensor
     for name, number in sizes.numbers(launch.ahead).items():
         setattr(problem, name, number)
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    failed = library(device).certified_head_argmax(variant.entry, ctypes.byref(problem), stream)
+    failed = loaded(device).certified_head_argmax(variant.entry, ctypes.byref(problem), stream)
     if failed:
         raise RuntimeError(f"certified_head {variant.name}: error {failed} for {m} rows, {tokens} tokens, {k} columns")
     return out, sizes, scratch

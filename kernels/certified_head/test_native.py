@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which(native.command(native.HOST)[0]) is 
 @pytest.fixture(scope="module")
 def calls() -> ctypes.CDLL:
     """The library with the types of its single steps."""
-    found = native.library(CPU)
+    found = native.loaded(CPU)
     found.certified_head_ordered.argtypes = [ctypes.c_float]
     found.certified_head_rounded.argtypes, found.certified_head_rounded.restype = [ctypes.c_float], ctypes.c_float
     found.certified_head_above.argtypes, found.certified_head_above.restype = [ctypes.c_double], ctypes.c_float

@@ -13,22 +13,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from memory.patched_engine import PYTHON, Trees, both_trees, run
 from memory.w12_model import write_model
 from support.cli import Cli
 
 from specpilot_cli.core.paths import share_dir
-from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
-from specpilot_cli.engine.sglang.source import init_sglang
-from specpilot_cli.memory.apply import materialise, plan
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
-from specpilot_cli.memory.room import open_room
 from specpilot_cli.memory.variants import load_variants, server_words
 
 HERE = Path(__file__).resolve().parent
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "w12-linear"
 OURS = ("sglang/srt/layers/quantization/w12", "sglang/kernels/jit/csrc/gemm/w12")
-PYTHON = os.environ.get("SGLANG_TEST_PYTHON")
 engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
 
 
@@ -62,31 +58,10 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
     assert words == ("--quantization", "w12", "@env:SGLANG_W12_MAX_ROWS=64", "@env:SGLANG_W12_EARLY=0")
 
 
-Trees = dict[str, dict[str, str]]
-
-
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     """Environments of the stock tree and of the tree that the entry gives."""
-    folder = tmp_path_factory.mktemp("w12")
-    wheel = os.environ.get("SGLANG_TEST_WHEEL")
-    stock, _ = init_sglang(folder / "stock", wheel=Path(wheel) if wheel else None)
-    made = plan(open_room(None), ("w12-linear",), stock.path)
-    assert made.reproduces, made.first_difference
-    materialise(made, folder / "patched")
-    stubs = write_stubs(folder / "stubs")
-    common = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    common |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "SGLANG_JIT_CACHE_DIR": str(folder / "jit")}
-    return {
-        name: {**common, "PYTHONPATH": os.pathsep.join((str(folder / name), str(stubs)))}
-        for name in ("stock", "patched")
-    }
-
-
-def run(env: dict[str, str], *words: str, limit_s: float = 400) -> subprocess.CompletedProcess[str]:
-    """A command of the engine's interpreter, away from this repository."""
-    argv = [str(PYTHON), *words]
-    return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=limit_s)
+    return both_trees(tmp_path_factory.mktemp("w12"), "w12-linear")
 
 
 def generated(env: dict[str, str], model: Path, method: str) -> object:
