@@ -9,6 +9,7 @@
 #   trials    .tb/b      41   first   converts, writes text, tries recipes (560 s)     trials.json, trials.log
 #   train     .tb/b      41   first   text, the best trial's recipe, evaluation        train.log, evaluation.json, 2 drafters
 #   more      -           0   train   goes on where `train` was cut off (MINUTES)      the same
+#   lattices  -           0   train   lattices of DFLASH2 and DSPARK, their replay     replay-*.json
 #   serve     .tb/e      55   train   SmolLM2 on stock SGLang: AR and four drafters    serve.json, logs, the third drafter
 #   dense8b   -           0   serve   8B stand-in: build, check, serve                 check.json, dense8b.json, logs
 #   core      .tb/t       2   -       trains the hybrid core and its drafters          core.log, evaluation.json, drafters
@@ -99,10 +100,18 @@ train)
   training
   ;;
 more) training ;;
+lattices) # needs what `specpilot` needs; the lattices themselves (0.4 GB a drafter) stay there
+  for name in ${DRAFTERS:-dflash2 dspark}; do
+    python3 "$here/lattices.py" --target "$state/smollm2" --drafter "$state/drafters/$name" --prompts "$state/prompts" \
+      --out "$state/lattices/$name" --rows 16 2>&1 | tee -a "$out/lattices.log"
+    python3 -m specpilot_cli replay "$state/lattices/$name" -b all -n "${NODES:-8,16,24,32,48,63}" -o "$out/replay-$name.json" \
+      2>&1 | tee -a "$out/lattices.log"
+  done
+  ;;
 serve)
   engine
   timeout 500 python3 "$here/serve.py" --target "$state/smollm2" --drafters "$state/drafters" --prompts "$state/prompts" \
-    --out "$state/serve.json" --limit-s 130 --systems ${SYSTEMS:-ar dflash2@8 dspark@7 eagle3@5 dflash2@16} 2>&1 |
+    --out "$state/serve.json" --limit-s 400 --together --systems ${SYSTEMS:-ar dflash2@8 dspark@7 eagle3@5 dflash2@16} 2>&1 |
     tee "$out/serve.log"
   cp "$state/serve.json" "$out/"
   logs serve
@@ -145,7 +154,7 @@ json.dump({'held': [r[:64] for r in rows]}, open(sys.argv[2], 'w'))" "$state/cor
   logs hyb27b
   ;;
 *)
-  echo "steps: speed first trials train more serve dense8b core hyb27b" >&2
+  echo "steps: speed first trials train more lattices serve dense8b core hyb27b" >&2
   exit 2
   ;;
 esac

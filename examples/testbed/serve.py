@@ -2,7 +2,8 @@
 
     python examples/testbed/serve.py --target DIR --drafters DIR --prompts DIR --out FILE [--systems ar dflash2@8 ...]
 
-Each system is a process of its own with a time limit; FILE is rewritten after each. tau = 1 + correct drafts / verify
+Each system is a process of its own with a time limit; FILE is rewritten after each. With --together all engines start
+at once, on one GPU that has to hold them all, and are measured one after the other. tau = 1 + correct drafts / verify
 steps, from the engine's counters. `same_as_ar` counts texts that are AR's token for token: at BF16 they may part at
 near-ties, which is for `specpilot force-tokens` to judge, not for this script.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -43,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--systems", nargs="*", default=SYSTEMS)
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--limit-s", type=float, default=150.0, help="for one system, its start included")
+    parser.add_argument("--together", action="store_true", help="start all engines at once")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -51,7 +54,10 @@ def arguments() -> argparse.Namespace:
 def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
     """Engine arguments of a system."""
     name, _, width = system.partition("@")
-    made = {**BASE, "model_path": str(options.target), **dict(_setting(s) for s in options.set)}
+    made = {**BASE, "model_path": str(options.target)}
+    if options.together:  # or the first would take all memory for its KV cache
+        made["max_total_tokens"] = made["max_running_requests"] * made["context_length"]
+    made |= dict(_setting(s) for s in options.set)
     if name == "ar":
         return made
     draft = {
@@ -114,32 +120,51 @@ def run_one(options: argparse.Namespace) -> None:
         answers: list[dict[str, Any]] = engine.generate(input_ids=prompts, sampling_params=sampling)
         return answers, time.perf_counter() - begun
 
-    generate(next(iter(sets.values()))[:2])
-    for name, prompts in sets.items():
-        answers, seconds = generate(prompts)
-        found["sets"][name] = counted(answers, seconds)
-        found["texts"][name] = [a["output_ids"] for a in answers]
-    some = [p for prompts in sets.values() for p in prompts[:6]][:24]
-    for width in (1, 8, 24):
-        parts = [some[at : at + width] for at in range(0, len(some) if width > 1 else 8, width)]
-        done = [generate(part) for part in parts]
-        answers = [a for part, _ in done for a in part]
-        found["speed"][str(width)] = counted(answers, sum(seconds for _, seconds in done))
+    with open(options.out.with_suffix(".turn"), "w") as turn:  # one engine is measured at a time
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        generate(next(iter(sets.values()))[:2])
+        for name, prompts in sets.items():
+            answers, seconds = generate(prompts)
+            found["sets"][name] = counted(answers, seconds)
+            found["texts"][name] = [a["output_ids"] for a in answers]
+        some = [p for prompts in sets.values() for p in prompts[:6]][:24]
+        for width in (1, 8, 24):
+            parts = [some[at : at + width] for at in range(0, len(some) if width > 1 else 8, width)]
+            done = [generate(part) for part in parts]
+            answers = [a for part, _ in done for a in part]
+            found["speed"][str(width)] = counted(answers, sum(seconds for _, seconds in done))
     print("FOUND " + json.dumps(found), flush=True)
     engine.shutdown()
 
 
-def limited(argv: list[str], errors: IO[str], seconds: float) -> str:
-    """Stdout of a process; after `seconds` it is killed with everything it started, and there is none."""
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
-    try:
-        return process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        return ""
-    finally:
+class Running:
+    """A system's process; ends with everything it started."""
+
+    def __init__(self, options: argparse.Namespace, system: str) -> None:
+        self.begun, self.seconds = time.perf_counter(), options.limit_s
+        self.log = options.out.with_name(f"{options.out.stem}-{system.replace('@', '-')}.log")
+        self._errors: IO[str] = self.log.open("w")
+        argv = [sys.executable, *sys.argv, "--one", system]
+        self.process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=self._errors, text=True, start_new_session=True
+        )
+
+    def said(self) -> list[str]:
+        """Lines of stdout, when it has ended; none when it took longer than its limit and was killed."""
+        try:
+            left = self.seconds - (time.perf_counter() - self.begun)
+            return self.process.communicate(timeout=max(0.1, left))[0].splitlines()
+        except subprocess.TimeoutExpired:
+            return []
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Kill what is left of it."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._errors.close()
 
 
 def main() -> int:
@@ -150,29 +175,38 @@ def main() -> int:
         return 0
     report: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"systems": {}}
     texts: dict[str, Any] = {}
-    for system in options.systems:
-        argv = [sys.executable, *sys.argv, "--one", system]
-        begun = time.perf_counter()
-        log = options.out.with_name(f"{options.out.stem}-{system.replace('@', '-')}.log")
-        with open(log, "w") as errors:
-            said = limited(argv, errors, options.limit_s)
-        lines = [line for line in said.splitlines() if line.startswith("FOUND ")]
-        if not lines:
-            report["systems"][system] = {"failed_after_s": round(time.perf_counter() - begun, 1), "log": log.name}
-        else:
-            found = json.loads(lines[0].removeprefix("FOUND "))
-            texts[system] = found.pop("texts")
-            if "ar" in texts:
-                found["same_as_ar"] = same(texts["ar"], texts[system])
-            report["systems"][system] = found
-        report["settings"] = {s: settings(options, s) for s in options.systems}
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
-        shown = report["systems"][system]
-        taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()}
-        speeds = {width: line["tok_s"] for width, line in shown.get("speed", {}).items()}
-        print(system, taus or shown, speeds, f"{time.perf_counter() - begun:.0f} s", flush=True)
+    started = {system: Running(options, system) for system in options.systems if options.together}
+    try:
+        for system in options.systems:
+            running = started.get(system) or Running(options, system)
+            lines = [line for line in running.said() if line.startswith("FOUND ")]
+            taken = round(time.perf_counter() - running.begun, 1)
+            if not lines:
+                report["systems"][system] = {"failed_after_s": taken, "log": running.log.name}
+            else:
+                found = json.loads(lines[0].removeprefix("FOUND "))
+                texts[system] = found.pop("texts")
+                if "ar" in texts:
+                    found["same_as_ar"] = same(texts["ar"], texts[system])
+                report["systems"][system] = found
+            report["settings"] = {s: settings(options, s) for s in options.systems}
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+            shown = report["systems"][system]
+            taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()} | pooled(shown)
+            speeds = {width: line["tok_s"] for width, line in shown.get("speed", {}).items()}
+            print(system, taus or shown, speeds, f"{taken:.0f} s", flush=True)
+    finally:
+        for running in started.values():
+            running.close()
     options.out.with_name(f"{options.out.stem}-texts.json").write_text(json.dumps(texts))
     return 0
+
+
+def pooled(found: dict[str, Any]) -> dict[str, float]:
+    """tau over the steps of all sets; nothing for AR or a system that failed."""
+    steps = sum(line["verify_steps"] for line in found.get("sets", {}).values())
+    correct = sum(line["correct_drafts"] for line in found.get("sets", {}).values())
+    return {"all": round(1 + correct / steps, 4)} if steps else {}
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:

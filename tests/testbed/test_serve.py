@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -23,6 +24,9 @@ class Engine:
             open(os.environ["CHILD"], "w").write(str(child.pid))
             time.sleep(60)
     def generate(self, input_ids, sampling_params):
+        with open(os.environ["CHILD"] + "-log", "a") as log:  # appended whole: who is measured, in order
+            log.write(f"{os.getpid()}\n")
+        time.sleep(0.03)
         drafted = {"spec_verify_ct": 4, "spec_num_correct_drafts": 6}
         drafted = drafted if "speculative_algorithm" in self.settings else {}
         return [{"output_ids": ids[:3], "meta_info": {"completion_tokens": 3, **drafted}} for ids in input_ids]
@@ -31,7 +35,8 @@ class Engine:
 """
 
 
-def test_each_system_is_run_counted_and_limited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) -> None:
     (tmp_path / "fake" / "sglang").mkdir(parents=True)
     (tmp_path / "fake" / "sglang" / "__init__.py").write_text(ENGINE)
     (tmp_path / "target").mkdir()
@@ -39,7 +44,18 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path) -> None:
     (tmp_path / "ids.json").write_text(json.dumps({"held": [[5, 6, 7, 8]] * 3}))
     argv = [sys.executable, str(ROOT / "examples" / "testbed" / "serve.py"), "--target", str(tmp_path / "target")]
     argv += ["--drafters", str(tmp_path), "--prompts", str(tmp_path / "ids.json"), "--out", str(tmp_path / "r.json")]
-    argv += ["--limit-s", "15", "--set", "page_size=2", "--systems", "ar", "dflash2@8", "eagle3-chain@5", "dspark@7"]
+    argv += [
+        "--limit-s",
+        "8",
+        *(["--together"] if together else []),
+        "--set",
+        "page_size=2",
+        "--systems",
+        "ar",
+        "dflash2@8",
+        "eagle3-chain@5",
+        "dspark@7",
+    ]
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "CHILD": str(tmp_path / "child")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -52,6 +68,10 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path) -> None:
     assert settings["dflash2@8"]["speculative_dflash_block_size"] == 8 and settings["ar"]["page_size"] == 2
     assert settings["eagle3-chain@5"]["speculative_num_draft_tokens"] == 6
     assert settings["eagle3-chain@5"]["speculative_draft_model_path"] == str(tmp_path / "eagle3")
+    assert settings["ar"].get("max_total_tokens") == (24 * 2048 if together else None)
+    turns = (tmp_path / "child-log").read_text().split()
+    changes = sum(a != b for a, b in itertools.pairwise(turns))
+    assert len(set(turns)) == 3 and changes == 2, "an engine was measured while another was"
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
