@@ -25,7 +25,7 @@ class Engine:
             time.sleep(60)
     def generate(self, input_ids, sampling_params):
         with open(os.environ["CHILD"] + "-log", "a") as log:  # appended whole: who is measured, in order
-            log.write(f"{os.getpid()}\n")
+            print(os.getpid(), file=log)
         time.sleep(0.03)
         drafted = {"spec_verify_ct": 4, "spec_num_correct_drafts": 6}
         drafted = drafted if "speculative_algorithm" in self.settings else {}
@@ -44,18 +44,8 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     (tmp_path / "ids.json").write_text(json.dumps({"held": [[5, 6, 7, 8]] * 3}))
     argv = [sys.executable, str(ROOT / "examples" / "testbed" / "serve.py"), "--target", str(tmp_path / "target")]
     argv += ["--drafters", str(tmp_path), "--prompts", str(tmp_path / "ids.json"), "--out", str(tmp_path / "r.json")]
-    argv += [
-        "--limit-s",
-        "8",
-        *(["--together"] if together else []),
-        "--set",
-        "page_size=2",
-        "--systems",
-        "ar",
-        "dflash2@8",
-        "eagle3-chain@5",
-        "dspark@7",
-    ]
+    argv += ["--limit-s", "8", *(["--together"] if together else []), "--set", "page_size=2"]
+    argv += ["--systems", "ar", "dflash2@8", "eagle3-chain@5", "dspark@7"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "CHILD": str(tmp_path / "child")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
