@@ -1,6 +1,7 @@
 """The `cuda` variant beside Triton's, all GDN layers of a Qwen3.8-27B step: `python bench_native.py --out FILE`.
 
-Checks first (`native_cases.py`, the commit's bits against `path`'s too) and times nothing where anything is wrong.
+Checks first (`native_cases.py`, the commit's bits against `path`'s too) and times nothing where anything is wrong; with
+`--few` a small part of them, for a run that is short of time, and says so in what it writes.
 Every candidate of a size is one CUDA graph of 48 layers on the same rows and states, replayed in turn (`bench.py` has
 the method); the commit of all layers is one launch. Every layer has rows and states of its own, as in a step. Last, the
 cycles of each phase at one request and 32 rows, from a build that reads the clock.
@@ -12,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -25,13 +27,16 @@ from mount import mount
 mount()
 from specpilot_kernels.gdn_tree import bench, native, native_cases, op, triton_path, triton_wy  # noqa: E402
 
-SIZES = "1x8,1x16,1x32,1x48,8x32,24x32"
+SIZES = "1x32,1x16,8x32,24x32,1x48,1x8"
+WIDTHS = (128, 32)
+"""Of the checks' keys."""
 Calls = list[Callable[[], object]]
 
 
 def candidates(step: native_cases.Step) -> dict[str, Calls]:
     """Calls of every candidate, one a layer, or one for all layers."""
-    found: dict[str, Calls] = {name: [] for name in ("verify cuda", "verify wy", "commit path", "commit wy")}
+    names = ("verify cuda", "verify wy", "verify path", "commit path", "commit wy")
+    found: dict[str, Calls] = {name: [] for name in names}
     requests, rows = step.layers[0].parents.shape
     slots, depth = step.layers[0].slots, min(bench.DEPTH + 1, rows)
     tree = op.ancestors(step.layers[0].parents)
@@ -41,6 +46,7 @@ def candidates(step: native_cases.Step) -> dict[str, Calls]:
         given = (case.x, case.state, slots)
         found["verify cuda"].append(partial(native.verify, *given, tree, case.scale))
         found["verify wy"].append(partial(triton_wy.verify, *given, tree, case.scale))
+        found["verify path"].append(partial(triton_path.verify, *given, tree, case.scale))
         found["commit path"].append(partial(triton_path.commit, *given, path, lengths))
         found["commit wy"].append(partial(triton_wy.commit, *given, path, lengths))
     for name, ahead in (("commit cuda", True), ("commit cuda, nothing ahead", False)):
@@ -76,6 +82,14 @@ def phases() -> dict[str, dict[str, float]]:
     return found
 
 
+def build() -> None:
+    """All libraries of the checks and the times at once: each takes a compiler seconds."""
+    arch = native.arch_of(torch.device("cuda"))
+    wanted = [(arch, width, False) for width in WIDTHS] + [(arch, 128, True)]
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        list(pool.map(lambda words: native.shared_object(*words), wanted))
+
+
 def copy_rate() -> float:
     """Bytes read and written a second by a large copy: what the floor is measured against."""
     source = torch.randn(1 << 28, device="cuda")
@@ -89,9 +103,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sizes", default=SIZES, help="requests x rows")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--few", action="store_true", help="a small part of the checks")
     options = parser.parse_args()
     began = time.monotonic()
-    if native_cases.main("cuda"):
+    build()
+    print(f"compiled after {time.monotonic() - began:.0f} s", flush=True)
+    if native_cases.main("cuda", options.few):
         return 1
     print(f"checked after {time.monotonic() - began:.0f} s", flush=True)
     rate = copy_rate()
@@ -101,6 +118,7 @@ def main() -> int:
         "environment": {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_bytes_per_s": rate},
         "layers": bench.LAYERS,
         "depth": bench.DEPTH,
+        "checks": "few" if options.few else "all",
     }
     timings: list[dict[str, object]] = []
     for size in options.sizes.split(","):
