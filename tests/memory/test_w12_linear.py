@@ -20,6 +20,7 @@ from support.cli import Cli
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.guard import render
 from specpilot_cli.memory.variants import load_variants, server_words
 
 HERE = Path(__file__).resolve().parent
@@ -64,10 +65,20 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     return both_trees(tmp_path_factory.mktemp("w12"), "w12-linear")
 
 
-def generated(env: dict[str, str], model: Path, method: str) -> object:
+def test_the_region_travels_with_the_tree(added: Path) -> None:
+    assert (added / OURS[0] / "guard.py").read_text() == render(load_entry(ENTRY).entry)
+
+
+REFERENCE = {"SGLANG_W12_REFERENCE": "1"}
+"""On a CPU the method is off: it is outside of the entry's region."""
+ALL_PACKED = "w12: 8 linear weights packed, each decoded again and equal to what was loaded, bit for bit"
+
+
+def generated(env: dict[str, str], model: Path, method: str) -> tuple[object, str]:
+    """What `w12_generate.py` prints, and what the engine logs."""
     done = run(env, str(HERE / "w12_generate.py"), str(model), method)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
 @engine
@@ -85,7 +96,30 @@ def test_the_method_in_the_engine(trees: Trees) -> None:
 @pytest.mark.parametrize("biases", [False, True])
 def test_greedy_text_is_that_of_bf16_to_the_last_bit_of_a_logprob(trees: Trees, tmp_path: Path, biases: bool) -> None:
     model = write_model(tmp_path / "model", biases=biases)
-    assert generated(trees["patched"], model, "w12") == generated(trees["stock"], model, "none")
+    stock, _ = generated(trees["stock"], model, "none")
+    packed, said = generated(trees["patched"] | REFERENCE, model, "w12")
+    assert packed == stock
+    assert ALL_PACKED in said
+
+
+@engine
+@pytest.mark.slow
+def test_outside_of_the_region_it_is_off_and_the_log_says_so_once(trees: Trees, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    stock, _ = generated(trees["stock"], model, "none")
+    ours, said = generated(trees["patched"], model, "w12")
+    assert ours == stock
+    assert said.count("w12-linear is off: devices cpu not in sm90") == 1
+    assert "linear weights packed" not in said
+
+
+def damage(weights: Path, tensor: str) -> None:
+    """Flip a bit in the middle of a tensor."""
+    data = bytearray(weights.read_bytes())
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    begin, end = header[tensor]["data_offsets"]
+    data[8 + int.from_bytes(data[:8], "little") + (begin + end) // 2] ^= 1
+    weights.write_bytes(data)
 
 
 @engine
@@ -96,17 +130,21 @@ def test_a_packed_checkpoint_loads_and_a_damaged_one_does_not(trees: Trees, tmp_
     config = json.loads((model / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "w12"}
     (packed / "config.json").write_text(json.dumps(config))
-    assert generated(trees["patched"], packed, "none") == generated(trees["stock"], model, "none")
+    stock, _ = generated(trees["stock"], model, "none")
+    ours, said = generated(trees["patched"] | REFERENCE, packed, "none")
+    assert ours == stock
+    assert ALL_PACKED in said
 
-    weights = packed / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    begin, end = header["model.layers.1.mlp.down_proj.weight.w12.records"]["data_offsets"]
-    data[8 + int.from_bytes(data[:8], "little") + (begin + end) // 2] ^= 1
-    weights.write_bytes(data)
-    done = run(trees["patched"], str(HERE / "w12_generate.py"), str(packed), "none")
-    assert done.returncode != 0
-    assert "w12: model.layers.1.mlp.down_proj.weight, channel " in done.stderr
+    whole = (packed / "model.safetensors").read_bytes()
+    for tensor, named in (
+        ("model.layers.1.mlp.down_proj.weight.w12.records", "w12: model.layers.1.mlp.down_proj.weight, channel "),
+        ("model.layers.1.input_layernorm.weight", "w12: model.layers.1.input_layernorm.weight: its bytes do not give"),
+    ):
+        (packed / "model.safetensors").write_bytes(whole)
+        damage(packed / "model.safetensors", tensor)
+        done = run(trees["patched"] | REFERENCE, str(HERE / "w12_generate.py"), str(packed), "none")
+        assert done.returncode != 0
+        assert named in done.stderr
 
 
 JIT = """

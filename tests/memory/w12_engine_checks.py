@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +23,14 @@ from sglang.srt.layers.linear import (
     RowParallelLinear,
 )
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
-from sglang.srt.layers.quantization.w12 import W12Config, W12LoadError, linear, torch_codec
+from sglang.srt.layers.quantization.w12 import W12Config, W12LoadError, guard, linear, region, torch_codec
 from sglang.srt.layers.quantization.w12.checkpoint import PARTS, unpacked
 from sglang.srt.layers.quantization.w12.prepare import restore
+from sglang.srt.layers.quantization.w12.raw_sums import compared
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from sglang.srt.models import qwen3_5
 from sglang.srt.models.qwen3_5 import Qwen3_5GatedDeltaNet
-from sglang.srt.runtime_context import get_context, get_disagg, get_exec, get_parallel
+from sglang.srt.runtime_context import get_context, get_device, get_disagg, get_exec, get_parallel
 
 TP = 2
 
@@ -233,7 +237,7 @@ def test_two_streams_at_once_are_refused() -> None:
 def test_a_running_server_takes_no_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.model_executor.model_runner_components import weight_updater
 
-    monkeypatch.setattr(linear, "_packed_layers", 0)
+    monkeypatch.setattr(linear, "_count", linear.Count())
     assert weight_updater._unsupported_derived_weight_cache_error() is None
     layer = ReplicatedLinear(128, 256, bias=False, quant_config=W12Config(), prefix="a")
     layer.weight_loader(layer.weight, weights(256, 128))
@@ -301,3 +305,106 @@ def test_a_damaged_record_names_its_channel() -> None:
     with pytest.raises(W12LoadError) as raised:
         dict(unpacked(stream(q=parts)))
     assert raised.value.channel == 128
+
+
+@pytest.mark.parametrize(("capability", "on"), [((9, 0), True), ((8, 0), False), ((10, 0), False), ((12, 0), False)])
+def test_on_a_gpu_it_is_on_where_the_entry_holds(
+    capability: tuple[int, int], on: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(guard, "_said", set())
+    region._architecture.cache_clear()
+    with get_device().override(device="cuda"):
+        assert [region.holds_here() for _ in range(3)] == [on] * 3
+    region._architecture.cache_clear()
+    name = f"sm{capability[0]}{capability[1]}"
+    said = [record.getMessage() for record in caplog.records if record.name == "specpilot.w12-linear"]
+    assert said == ([] if on else [f"w12-linear is off: devices {name} not in sm90"]), "once"
+
+
+def test_without_a_gpu_it_is_off_unless_the_reference_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not region.holds_here()
+    monkeypatch.setenv("SGLANG_W12_REFERENCE", "1")
+    assert region.holds_here()
+
+
+def test_the_log_says_when_all_are_packed_and_what_was_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(linear, "_count", linear.Count())
+    layers = [
+        ReplicatedLinear(128, rows, bias=False, quant_config=W12Config(), prefix=str(rows)) for rows in (256, 8, 384)
+    ]
+    with caplog.at_level(logging.INFO):
+        for layer in layers:
+            assert not caplog.records
+            layer.weight_loader(layer.weight, weights(layer.weight.shape[0], 128))
+            layer.quant_method.process_weights_after_loading(layer)
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["w12: 2 linear weights packed"]
+    assert "1 too small" in caplog.records[0].getMessage()
+
+
+def pack_file(path: Path, raw: dict[str, torch.Tensor], *, named: tuple[str, ...] = ("q",)) -> None:
+    """A file with a pack's header: sums of `raw`, packed matrices `named`. Its tensors do not matter here."""
+    sums = {}
+    for name, tensor in raw.items():
+        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        pieces = [zlib.crc32(data[at : at + 2**22]) for at in range(0, len(data), 2**22)]
+        sums[name] = f"{zlib.crc32(b''.join(value.to_bytes(4, 'little') for value in pieces)):08x}"
+    about = {"version": 1, "tensors": {name: [300, 128] for name in named}, "raw": sums}
+    metadata = {"specpilot.w12": json.dumps(about), "specpilot.w12.header": "0" * 8}
+    header = json.dumps({"__metadata__": metadata}, separators=(",", ":")).encode()
+    field = b'"specpilot.w12.header":"%s"'
+    header = header.replace(field % (b"0" * 8), field % f"{zlib.crc32(header):08x}".encode())
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
+    """A pack's file and what it left as it was; one tensor has more than one piece, one no dimension."""
+    generator = torch.Generator().manual_seed(0)
+    raw = {"norm": weights(1, 64)[0], "embed": torch.randn(1100, 2048, generator=generator, dtype=torch.float32)}
+    raw |= {"head": raw["embed"][:9].bfloat16(), "scale": torch.tensor(3.0)}
+    pack_file(tmp_path / "model.safetensors", raw)
+    return str(tmp_path / "model.safetensors"), raw
+
+
+def test_what_a_pack_left_is_compared_with_its_sums(left: tuple[str, dict[str, torch.Tensor]]) -> None:
+    file, raw = left
+    asked = [("q.w12.records", torch.zeros(1)), *raw.items()]
+    assert [name for name, _ in compared(asked, [file])] == [name for name, _ in asked]
+    for name, tensor in raw.items():
+        damaged = tensor.clone()
+        damaged.reshape(-1).view(torch.uint8)[-1] ^= 1
+        with pytest.raises(W12LoadError, match=rf"w12: {name}: its bytes do not give its check sum"):
+            list(compared((raw | {name: damaged}).items(), [file]))
+        with pytest.raises(W12LoadError, match=rf"w12: {name}: it is missing"):
+            list(compared([item for item in raw.items() if item[0] != name], [file]))
+    with pytest.raises(W12LoadError, match="w12: other: it has no check sum"):
+        list(compared([("other", raw["norm"])], [file]))
+
+
+def test_a_changed_header_of_a_pack_is_refused(left: tuple[str, dict[str, torch.Tensor]]) -> None:
+    file, raw = left
+    data = Path(file).read_bytes()
+    for at in range(8, len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        Path(file).write_bytes(changed)
+        with pytest.raises(W12LoadError, match="header"):
+            list(compared(raw.items(), [file]))
+
+
+def test_a_file_that_is_no_pack_passes(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert [name for name, _ in compared([("x", torch.zeros(1))], [str(tmp_path / "a.safetensors")])] == ["x"]
+
+
+def test_a_checkpoint_that_is_quantized_already_is_refused(tmp_path: Path) -> None:
+    from sglang.srt.configs.model_config import ModelConfig
+
+    config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "quantization_config": {}}
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"\(fp8\) does not match .* argument \(w12\)"):
+        ModelConfig(model_path=str(tmp_path), quantization="w12")

@@ -22,6 +22,7 @@ def main() -> None:
     flags: dict[str, Any] = {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch"}
     flags |= {"dtype": "bfloat16", "skip_tokenizer_init": True, "max_total_tokens": 8192, "context_length": 1024}
     flags |= {"grammar_backend": "none", "random_seed": 0, "quantization": None if method == "none" else method}
+    flags["log_level"] = "info"  # as a server's, to stderr
     engine = sglang.Engine(model_path=model, **flags)
     generator = torch.Generator().manual_seed(3)
     prompts = [torch.randint(2, 512, (n,), generator=generator).tolist() for n in LENGTHS]
