@@ -10,6 +10,7 @@
 #   VARY             configuration keys that may differ  FLAGS  engine flags of the candidate
 #   SIZES            batch sizes        BATCHES, REQUESTS  of each size and benchmark; of the set (all)
 #   STARTS           fresh starts of both servers (8)     SCORER  worktree that scores, if not the stock one made here
+#   ORDER            of stock and candidate (ABBA)        UNTIL   the artifact to stop after, such as pair-1.json (all)
 set -uo pipefail
 cd "${1:-$(mktemp -d)}" || exit
 engine=${ENGINE:-miniengine} entry=${ENTRY:-tree} deployment=${DEPLOYMENT:-miniengine-hybrid__dflash2__cpu__r1}
@@ -24,11 +25,12 @@ step() { # FILE COMMAND...: what the verdict says is the seal's business, unless
     local file=$1 code=0
     shift
     case $(state "$file") in
-    complete) return ;;
+    complete) ;;
     partial) specpilot "$@" --resume "$file" || code=$? ;;
     *) specpilot "$@" -o "$file" || code=$? ;;
     esac
     [ "$(state "$file")" = complete ] || exit $((code ? code : 70))
+    [ "$file" != "${UNTIL:-}" ] || exit 0
 }
 
 [ -d stock ] || specpilot stock init stock --engine "$engine" || exit
@@ -38,6 +40,7 @@ design=(-d "$deployment") differ=()
 for size in ${SIZES:-1}; do design+=(-c "$size"); done
 [ -z "${BATCHES:-}" ] || design+=(--batches "$BATCHES")
 [ -z "${STARTS:-}" ] || design+=(--starts "$STARTS")
+[ -z "${ORDER:-}" ] || design+=(--order "$ORDER")
 [ -z "${REQUESTS:-}" ] || design+=(--requests "$REQUESTS")
 for key in $vary; do differ+=(--vary "$key"); done
 for word in ${FLAGS:-}; do differ+=("--candidate-flag=$word"); done

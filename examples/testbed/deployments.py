@@ -31,6 +31,7 @@ ALGORITHMS = {
 def document(name: str, options: argparse.Namespace, drafter: str, width: int) -> str:
     """One deployment as TOML."""
     running = ["--max-running-requests", str(max(8, width)), "--cuda-graph-max-bs-decode", str(max(8, width))]
+    running += ["--max-total-tokens", str(options.max_total_tokens)] if options.max_total_tokens else []
     hybrid = ["--linear-attn-backend", "triton"] if options.hybrid else []
     draft = ["--speculative-draft-model-path", str((options.drafters / drafter).resolve()), *DRAFT]
     args = ["--model-path", str(options.target.resolve()), *FLAGS, *running, *hybrid, *ALGORITHMS[drafter], *draft]
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--requests", type=Path, required=True, help="request file (requests_file.py)")
     parser.add_argument("--widths", type=int, nargs="*", default=[1, 8, 24])
     parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--max-total-tokens", type=int, help="KV pool, where two servers share the GPU (pair-run)")
     parser.add_argument("--hybrid", action="store_true", help="the target has linear attention")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
