@@ -47,6 +47,10 @@ def candidates(step: native_cases.Step) -> dict[str, Calls]:
         found["verify cuda"].append(partial(native.verify, *given, tree, case.scale))
         found["verify wy"].append(partial(triton_wy.verify, *given, tree, case.scale))
         found["verify path"].append(partial(triton_path.verify, *given, tree, case.scale))
+        for shape in native.SHAPES:
+            for name, early in ((f"verify read {shape}", False), (f"verify read {shape} early", True)):
+                call = partial(native.verify, *given, tree, case.scale, shape=shape, early=early)
+                found.setdefault(name, []).append(call)
         found["commit path"].append(partial(triton_path.commit, *given, path, lengths))
         found["commit wy"].append(partial(triton_wy.commit, *given, path, lengths))
     for name, ahead in (("commit cuda", True), ("commit cuda, nothing ahead", False)):
@@ -85,7 +89,7 @@ def phases() -> dict[str, dict[str, float]]:
 def build() -> None:
     """All libraries of the checks and the times at once: each takes a compiler seconds."""
     arch = native.arch_of(torch.device("cuda"))
-    wanted = [(arch, width, False) for width in WIDTHS] + [(arch, 128, True)]
+    wanted = [(arch, width, False, read) for width in WIDTHS for read in (False, True)] + [(arch, 128, True, False)]
     with ThreadPoolExecutor(len(wanted)) as pool:
         list(pool.map(lambda words: native.shared_object(*words), wanted))
 

@@ -45,6 +45,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
   std::vector<Copy> copies;
+  std::vector<size_t> groups;  // where groups of copies end
   bool done = false;
 };
 struct Meeting { int arrived = 0; long generation = 0; };
@@ -53,7 +54,7 @@ struct Warp { Meeting meeting; alignas(16) unsigned char words[2][WARP][64]; };
 inline std::vector<Fiber> fibers;
 inline std::vector<Warp> warps;
 inline std::vector<unsigned char> shared_memory;
-inline Meeting block;
+inline Meeting block, groups[16];  // of all threads; of named barriers
 inline ucontext_t scheduler;
 inline std::function<void()> body;
 inline int current = 0, order = 0;
@@ -121,9 +122,11 @@ inline void run_block(int threads, int bytes) {
   shared_memory.assign(bytes + GUARD, POISON);
   warps.assign((threads + WARP - 1) / WARP, {});
   block = {};
+  std::fill(std::begin(groups), std::end(groups), Meeting{});
   for (int i = 0; i < threads; ++i) {
     Fiber& fiber = fibers[i];
     fiber.done = false;
+    fiber.copies.clear(), fiber.groups.clear();
     fiber.stack.resize(STACK);
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();

@@ -19,6 +19,10 @@ from specpilot_kernels.gdn_tree.reference import Inputs
 SOURCES = tuple(
     Path(__file__).with_name(name) for name in ("gdn_tree.cu", "commit.cuh", "verify.cuh", "device.cuh", "emulate.hpp")
 )
+READ_SOURCES = tuple(Path(__file__).with_name(name) for name in ("gdn_read.cu", "read.cuh", "async.cuh"))
+"""Of verification by `read.cuh`, beside `SOURCES`."""
+SHAPES = {1032: 1, 1064: 1, 3016: 3}
+"""Blocks of `read.cuh`: value heads times 1000 plus columns of each; of how many value heads a key head must have."""
 WIDTHS = (16, 32, 64, 128)
 HOST_FLAGS = ("-O2", "-std=c++20", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
 HOST = "host"
@@ -52,26 +56,34 @@ class Problem(ctypes.Structure):
     )
 
 
-def command(arch: str, width: int, clocks: bool = False) -> list[str]:
-    """The compiler's, without its output; arch such as "90a", or `HOST`. clocks: the build that reads the clock."""
+def command(arch: str, width: int, clocks: bool = False, read: bool = False) -> list[str]:
+    """The compiler's, without its output; arch such as "90a", or `HOST`.
+
+    clocks: the build that reads the clock. read: the one that also has `gdn_tree_read`.
+    """
+    unit = str((READ_SOURCES if read else SOURCES)[0])
     defines = (f"-DGDN_TREE_WIDTH={width}", *(("-DGDN_TREE_CLOCKS",) if clocks else ()))
     if arch == HOST:
-        return [os.environ.get("CXX", "g++"), *HOST_FLAGS, *defines, str(SOURCES[0])]
-    return [built.nvcc(), *built.target(arch), *defines, str(SOURCES[0])]
+        return [os.environ.get("CXX", "g++"), *HOST_FLAGS, *defines, unit]
+    return [built.nvcc(), *built.target(arch), *defines, unit]
 
 
-def shared_object(arch: str, width: int, clocks: bool = False) -> Path:
+def shared_object(arch: str, width: int, clocks: bool = False, read: bool = False) -> Path:
     """Path of the library that `command` makes. Raises `built.BuildError`."""
     ready = os.environ.get("SPECPILOT_GDN_TREE_SO")
-    if ready and arch != HOST and not clocks:
+    if ready and arch != HOST and not clocks and not read:
         return Path(ready)
-    return built.shared_object("gdn_tree", command(arch, width, clocks), SOURCES)
+    sources = (*READ_SOURCES, *SOURCES) if read else SOURCES
+    return built.shared_object("gdn_read" if read else "gdn_tree", command(arch, width, clocks, read), sources)
 
 
 @cache
-def functions(arch: str, width: int, clocks: bool = False) -> ctypes.CDLL:
+def functions(arch: str, width: int, clocks: bool = False, read: bool = False) -> ctypes.CDLL:
     """The loaded calls. Raises `built.BuildError`."""
-    loaded = ctypes.CDLL(str(shared_object(arch, width, clocks)))
+    loaded = ctypes.CDLL(str(shared_object(arch, width, clocks, read)))
+    if read:
+        loaded.gdn_tree_read.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+        loaded.gdn_tree_read.restype = ctypes.c_int
     loaded.gdn_tree_verify.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.gdn_tree_commit.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     loaded.gdn_tree_verify.restype = loaded.gdn_tree_commit.restype = ctypes.c_int
@@ -140,10 +152,10 @@ def _problem(x: Inputs, state: torch.Tensor) -> Problem:
     return found
 
 
-def _calls(problem: Problem, device: torch.device, clocks: torch.Tensor | None) -> ctypes.CDLL:
+def _calls(problem: Problem, device: torch.device, clocks: torch.Tensor | None, read: bool = False) -> ctypes.CDLL:
     if clocks is not None:
         problem.clocks = clocks.data_ptr()
-    return functions(arch_of(device), problem.width, clocks is not None)
+    return functions(arch_of(device), problem.width, clocks is not None, read)
 
 
 def _stream(device: torch.device) -> int:
@@ -164,11 +176,15 @@ def verify(
     scale: float,
     out: torch.Tensor | None = None,
     clocks: torch.Tensor | None = None,
+    shape: int | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
     """See `op.verify`; into `out` where it is given, contiguous.
 
     Args:
         clocks: `[blocks, marks]` int64, written by the build that reads the clock: cycles around `PHASES`.
+        shape: one of `SHAPES`: the kernel of `read.cuh` with such blocks; None: that of `verify.cuh`.
+        early: of `read.cuh`: it may start while the kernel in front, which must not write states, still runs.
 
     Raises:
         built.BuildError: no library.
@@ -181,8 +197,12 @@ def verify(
         out = torch.empty(x.v.shape[1:], dtype=x.v.dtype, device=x.v.device)
     slots, tree = slots.int().contiguous(), tree.long().contiguous()
     problem.slots, problem.tree, problem.out, problem.scale = slots.data_ptr(), tree.data_ptr(), out.data_ptr(), scale
-    calls, device = _calls(problem, state.device, clocks), state.device
-    _launched("verify", calls.gdn_tree_verify(ctypes.byref(problem), _stream(device)), problem)
+    calls, device = _calls(problem, state.device, clocks, shape is not None), state.device
+    if shape is None:
+        _launched("verify", calls.gdn_tree_verify(ctypes.byref(problem), _stream(device)), problem)
+    else:
+        failed = calls.gdn_tree_read(ctypes.byref(problem), shape, int(early), _stream(device))
+        _launched(f"verify, shape {shape}", failed, problem)
     return out
 
 

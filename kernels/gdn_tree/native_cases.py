@@ -27,7 +27,7 @@ ALIGNED, ODD = 8, 7
 
 Neither starts rows at multiples of 16 elements, on which Triton's order of sums depends (`as_in_the_engine`)."""
 EVERY = list(itertools.product(cases.TREES, cases.VALUES))
-SMALL: list[Size] = [(2, 9, (1, 2), (32, 32)), (1, 17, (2, 2), (16, 32)), (1, 21, (1, 1), (64, 16))]
+SMALL: list[Size] = [(2, 9, (1, 2), (32, 32)), (1, 17, (2, 2), (16, 32)), (1, 21, (1, 3), (64, 16))]
 ENGINE: list[Size] = [(1, 32, (16, 48), (128, 128)), (3, 64, (4, 8), (128, 128)), (2, 48, (2, 4), (128, 64))]
 ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64)
 
@@ -38,7 +38,7 @@ def plan(device: str) -> Iterator[tuple[Size, str, str]]:
     for size in SMALL[1:] if device == "cpu" else []:
         yield from ((size, *pair) for pair in EVERY[::3])
     for number, rows in enumerate(ROWS):
-        yield ((2, rows, (1, 2), (128, 32)), *EVERY[number * 7 % len(EVERY)])
+        yield ((2, rows, (1, 2 + number % 2), (128, 32)), *EVERY[number * 7 % len(EVERY)])
     if device == "cpu":
         yield ((1, 20, (2, 2), (128, 128)), "random", "plain")
         return
@@ -77,15 +77,27 @@ def laid_out(layers: list[Inputs], pad: int) -> Inputs:
     return Inputs(q, k, v, a, b, torch.stack([x.a_log.float() for x in layers]), dt_bias)
 
 
-def verify_share(case: cases.Case) -> float:
-    """Of the bound; infinite where a second run into poisoned memory gives other bits, or the state changed."""
-    tree, kept, runs = op.ancestors(case.parents), case.state.clone(), []
-    for _ in range(2):
-        out = torch.full(case.x.v.shape, float("nan"), dtype=torch.bfloat16, device=case.state.device)
-        runs.append(native.verify(case.x, case.state, case.slots, tree, case.scale, out=out))
+def shapes_of(case: cases.Case) -> list[int | None]:
+    """The kernel of `verify.cuh`, and those of `read.cuh` that take the case's heads."""
+    values_a_key = case.x.v.shape[2] // case.x.k.shape[2]
+    return [None, *(shape for shape, heads in native.SHAPES.items() if values_a_key % heads == 0)]
+
+
+def verify_shares(case: cases.Case, shapes: Iterable[int | None]) -> dict[str, float]:
+    """Of the bound, of kernels as `shapes_of` names them; infinite where a second run into poisoned memory gives other bits, or the state changed."""
+    tree, kept, found = op.ancestors(case.parents), case.state.clone(), {}
     exact = reference.verify(case.x.to(torch.float64), case.before, case.parents, case.scale)
-    same = torch.equal(runs[0].view(torch.int16), runs[1].view(torch.int16)) and torch.equal(kept, case.state)
-    return cases.worst(runs[0], exact, cases.error_bound(case)) if same else float("inf")
+    bound = cases.error_bound(case)
+    for shape in shapes:
+        runs = []
+        for early in (False, True):
+            out = torch.full(case.x.v.shape, float("nan"), dtype=torch.bfloat16, device=case.state.device)
+            given = (case.x, case.state, case.slots, tree, case.scale)
+            runs.append(native.verify(*given, out=out, shape=shape, early=early))
+        same = torch.equal(runs[0].view(torch.int16), runs[1].view(torch.int16)) and torch.equal(kept, case.state)
+        name = "verify" if shape is None else f"read {shape}"
+        found[name] = cases.worst(runs[0], exact, bound) if same else float("inf")
+    return found
 
 
 def as_in_the_engine(x: Inputs) -> Inputs:
@@ -116,8 +128,9 @@ def shares(device: str, wanted: Iterable[tuple[Size, str, str]]) -> Iterator[tup
     for number, (size, tree, values) in enumerate(wanted):
         step = step_of(size, tree, values, number, device, 2)
         name = f"{tree} {values} {size}"
-        yield "verify", verify_share(step.layers[1]), name
-        for what, share in commit_shares(step, number).items():
+        case = step.layers[1]
+        shapes = shapes_of(case) if device == "cuda" or number % 3 == 0 or size[3][0] == 128 else [None]
+        for what, share in {**verify_shares(case, shapes), **commit_shares(step, number)}.items():
             yield what, share, name
 
 

@@ -61,6 +61,20 @@ def test_the_order_of_threads_changes_no_bit(order: ctypes.CDLL) -> None:
     assert all(torch.equal(out, found[0][0]) and torch.equal(state, found[0][1]) for out, state in found[1:])
 
 
+@needs_compiler
+@pytest.mark.parametrize("shape", native.SHAPES)
+def test_the_order_of_threads_changes_no_bit_of_a_read(shape: int) -> None:
+    calls = native.functions(native.HOST, 128, read=True)
+    case = native_cases.step_of((1, 21, (1, 3), (128, 64)), "random", "plain", 3, "cpu", 1).layers[0]
+    found = []
+    for turn in range(5):
+        calls.gdn_tree_order(turn)
+        tree = op.ancestors(case.parents)
+        found.append(native.verify(case.x, case.state, case.slots, tree, case.scale, shape=shape))
+    calls.gdn_tree_order(0)
+    assert all(torch.equal(out, found[0]) for out in found[1:]) and found[0].abs().sum() > 0
+
+
 def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     """x y + z rounded once (but for ties of the sum in float64, which the fixed numbers below do not meet)."""
     return (x.double() * y.double() + z.double()).float()
