@@ -84,7 +84,10 @@ def shapes_of(case: cases.Case) -> list[int | None]:
 
 
 def verify_shares(case: cases.Case, shapes: Iterable[int | None]) -> dict[str, float]:
-    """Of the bound, of kernels as `shapes_of` names them; infinite where a second run into poisoned memory gives other bits, or the state changed."""
+    """Of the bound, of kernels as `shapes_of` names them.
+
+    Infinite where a second run into poisoned memory gives other bits, or the state changed.
+    """
     tree, kept, found = op.ancestors(case.parents), case.state.clone(), {}
     exact = reference.verify(case.x.to(torch.float64), case.before, case.parents, case.scale)
     bound = cases.error_bound(case)
