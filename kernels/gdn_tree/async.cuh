@@ -3,8 +3,24 @@
 #pragma once
 #include "device.cuh"
 
+// Marks of any thread, and of the time in nanoseconds that all multiprocessors share, beside `MARK`'s of thread 0.
+#if defined(GDN_TREE_CLOCKS) && ON_GPU
+#define MARK_WITH(p, thread, number, count, value)                                                 \
+  if (threadIdx.x == (thread)) {                                                                   \
+    const int64_t block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * int64_t(blockIdx.z)); \
+    (p).clocks[block * (count) + (number)] = (value);                                              \
+  }
+#else
+#define MARK_WITH(p, thread, number, count, value)
+#endif
+
 namespace gpu {
 #if ON_GPU
+INLINE int64_t shared_time() {
+  int64_t found;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(found)::"memory");
+  return found;
+}
 INLINE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int OPEN>  // all copies but those of the last OPEN groups have arrived, of this thread
 INLINE void copied_but() {

@@ -25,7 +25,7 @@ import torch
 from mount import mount
 
 mount()
-from specpilot_kernels.gdn_tree import bench, native, native_cases, op, triton_path, triton_wy  # noqa: E402
+from specpilot_kernels.gdn_tree import bench, floors, native, native_cases, op, phases, triton_path, triton_wy  # noqa: E402
 
 SIZES = "1x32,1x16,8x32,24x32,1x48,1x8"
 WIDTHS = (128, 32)
@@ -53,6 +53,9 @@ def candidates(step: native_cases.Step) -> dict[str, Calls]:
                 found.setdefault(name, []).append(call)
         found["commit path"].append(partial(triton_path.commit, *given, path, lengths))
         found["commit wy"].append(partial(triton_wy.commit, *given, path, lengths))
+        own = case.state[: len(slots)]
+        for name, touch in (("launches of nothing", False), ("launches that read the state", True)):
+            found.setdefault(name, []).append(partial(floors.launch, own, touch))
     for name, ahead in (("commit cuda", True), ("commit cuda, nothing ahead", False)):
         found[name] = [partial(native.commit_layers, step.x, step.state, slots, path, lengths, ahead=ahead)]
     return found
@@ -66,40 +69,15 @@ def step_at(requests: int, rows: int) -> native_cases.Step:
     return native_cases.Step(x, state, [replace(drawn, x=x.layer(i), state=state[i]) for i in range(bench.LAYERS)])
 
 
-def phases() -> dict[str, dict[str, float]]:
-    """Median cycles of every phase over the blocks of one launch, thread 0's view; the second of two launches."""
-    step = step_at(1, 32)
-    case, found = step.layers[0], {}
-    path = torch.arange(bench.DEPTH + 1, device="cuda")[None]
-    lengths = torch.full((1,), bench.DEPTH + 1, dtype=torch.int32, device="cuda")
-    tree, state = op.ancestors(case.parents), step.state
-    for name, names in native.PHASES.items():
-        blocks = case.x.v.shape[2] * (bench.LAYERS if name == "commit" else case.x.v.shape[3] // 32)
-        clocks = torch.zeros(blocks, len(names) + 1, dtype=torch.int64, device="cuda")
-        for _ in range(2):
-            if name == "commit":
-                native.commit_layers(step.x, state, case.slots, path, lengths, clocks=clocks)
-            else:
-                native.verify(case.x, case.state, case.slots, tree, case.scale, clocks=clocks)
-        each = clocks.diff(dim=1).double().median(0).values.tolist()
-        found[name] = dict(zip(names, each, strict=True))
-    return found
-
-
 def build() -> None:
     """All libraries of the checks and the times at once: each takes a compiler seconds."""
     arch = native.arch_of(torch.device("cuda"))
-    wanted = [(arch, width, False, read) for width in WIDTHS for read in (False, True)] + [(arch, 128, True, False)]
+    both = (False, True)
+    wanted = [(arch, width, False, read) for width in WIDTHS for read in both] + [
+        (arch, 128, True, read) for read in both
+    ]
     with ThreadPoolExecutor(len(wanted)) as pool:
         list(pool.map(lambda words: native.shared_object(*words), wanted))
-
-
-def copy_rate() -> float:
-    """Bytes read and written a second by a large copy: what the floor is measured against."""
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    samples = bench.timed({"copy": bench.graph_of([lambda: target.copy_(source)])}, 10)["copy"]
-    return 2 * source.numel() * 4 / (statistics.median(samples) * 1e-6)
 
 
 def main() -> int:
@@ -115,7 +93,7 @@ def main() -> int:
     if native_cases.main("cuda", options.few):
         return 1
     print(f"checked after {time.monotonic() - began:.0f} s", flush=True)
-    rate = copy_rate()
+    rate = floors.copy_rate(bench.graph_of, bench.timed)
     body: dict[str, object] = {
         "schema": "specpilot.kernel-bench/2",
         "created": datetime.now(timezone.utc).isoformat(),
@@ -131,15 +109,16 @@ def main() -> int:
         samples = bench.timed({n: bench.graph_of(calls) for n, calls in candidates(step).items()}, options.repeats)
         medians = {name: statistics.median(values) for name, values in samples.items()}
         state_bytes = bench.LAYERS * requests * step.state[0, 0].numel() * 4
-        floors = {"verify": state_bytes / rate * 1e6, "commit": 2 * state_bytes / rate * 1e6}
+        least = {"verify": state_bytes / rate * 1e6, "commit": 2 * state_bytes / rate * 1e6}
         said = {name: round(value, 1) for name, value in medians.items()}
-        print(f"{requests} requests, {rows} rows, us:", said, {n: round(f, 1) for n, f in floors.items()}, flush=True)
-        timings.append({"requests": requests, "rows": rows, "median_us": medians, "floor_us": floors})
+        print(f"{requests} requests, {rows} rows, us:", said, {n: round(f, 1) for n, f in least.items()}, flush=True)
+        timings.append({"requests": requests, "rows": rows, "median_us": medians, "floor_us": least})
         timings[-1]["samples_us"] = samples
         options.out.write_text(json.dumps({**body, "timings": timings}) + "\n")  # what is measured survives a limit
         del step
-    body["phase_cycles"] = phases()
-    print("cycles:", body["phase_cycles"])
+    body["phase_cycles"] = found = phases.measured(step_at(1, 32))
+    for kind, said in found.items():
+        print(f"cycles of {kind}:", {name: round(value) for name, value in said.items()})
     options.out.write_text(json.dumps({**body, "timings": timings}) + "\n")
     print(f"done after {time.monotonic() - began:.0f} s")
     return 0

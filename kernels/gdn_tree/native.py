@@ -26,11 +26,27 @@ SHAPES = {1032: 1, 1064: 1, 3016: 3}
 WIDTHS = (16, 32, 64, 128)
 HOST_FLAGS = ("-O2", "-std=c++20", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
 HOST = "host"
-PHASES = {
-    "verify": ("rows, gates, first state", "products", "coupling", "solve", "output"),
-    "commit": ("first state, rows", "steps", "store"),
+Phases = dict[str, tuple[int, int]]
+PHASES: dict[str, Phases] = {
+    "verify": {
+        "rows, gates, first state": (0, 1),
+        "products": (1, 2),
+        "coupling": (2, 3),
+        "solve": (3, 4),
+        "output": (4, 5),
+    },
+    "commit": {"first state, rows": (0, 1), "steps": (1, 2), "store": (2, 3)},
+    "read": {
+        "rows, gates": (0, 1),
+        "lengths, state": (1, 2),
+        "state products": (2, 3),
+        "W awaited": (3, 4),
+        "output": (4, 5),
+    }
+    | {"pair products": (1, 6), "pairs": (6, 7), "solve": (7, 8), "block, ns": (9, 10)},
 }
-"""What lies between the marks of a build that reads the clock."""
+"""Between which marks they lie in a build that reads the clock."""
+MARKS = {"verify": 6, "commit": 4, "read": 11}
 
 
 class Source(ctypes.Structure):

@@ -13,6 +13,7 @@
 
 namespace read {
 using namespace gpu;
+constexpr int MARKS = 11;  // 0 to 5 of the state's first warp, 6 to 8 of the first that makes W, 9 and 10 time
 
 template <int N_, int K_, int HEADS_, int COLUMNS_>
 struct Shape {
@@ -289,6 +290,9 @@ __global__ void __launch_bounds__(S::THREADS) read_tree(const __grid_constant__ 
   Room<S>& room = *reinterpret_cast<Room<S>*>(bytes);
   const int first = blockIdx.x * S::COLUMNS, head = blockIdx.y * S::HEADS, request = blockIdx.z;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair_warp = warp - S::STATE_WARPS;
+  constexpr int PAIR_THREAD = S::STATE_WARPS * 32;
+  MARK_WITH(p, 0, 9, MARKS, shared_time());
+  MARK(p, 0, MARKS);
   let_next_start();
   const int64_t slot = p.slots[request];
   if (p.ahead) {
@@ -299,12 +303,14 @@ __global__ void __launch_bounds__(S::THREADS) read_tree(const __grid_constant__ 
   close_copies();
   if (!p.ahead) fill_state<S>(p, room, slot, head, first);
   close_copies();
-  fill_gates<S>(p, room, request, head, static_cast<int>(threadIdx.x) - S::STATE_WARPS * 32);
+  fill_gates<S>(p, room, request, head, static_cast<int>(threadIdx.x) - PAIR_THREAD);
   copied_but<1>();
   __syncthreads();
+  MARK(p, 1, MARKS);
   if (pair_warp >= 0) {
     float sums[S::EACH][S::N / 16][4] = {};
     pair_products<S>(room, pair_warp, sums);
+    MARK_WITH(p, PAIR_THREAD, 6, MARKS, clock64());
     copied_but<0>();
     __syncthreads();
 #pragma unroll
@@ -313,19 +319,26 @@ __global__ void __launch_bounds__(S::THREADS) read_tree(const __grid_constant__ 
       for (int own = 0; own < S::HEADS; ++own)
         store_pairs<S>(room, own, pair_warp % 2, pair_warp / 2 * 8 + of * S::PAIR_WARPS * 4 + lane % 4 * 2, sums[of], p.scale);
     group_barrier(1, S::PAIR_WARPS * 32);
+    MARK_WITH(p, PAIR_THREAD, 7, MARKS, clock64());
     constexpr int EACH = (S::N + 31) / 32;
     if (pair_warp < S::HEADS * EACH) solve<S>(room, pair_warp / EACH, pair_warp % EACH * 32 + lane);
+    MARK_WITH(p, PAIR_THREAD, 8, MARKS, clock64());
   } else {
     uint32_t values[S::N / 8] = {};
     if (warp % 2 == 0) load_values<S>(p, values, request, head, first, warp);
     fill_lengths<S>(room);
     copied_but<0>();
     __syncthreads();
+    MARK(p, 2, MARKS);
     float sums[S::N / 16][4] = {};
     state_products<S>(room, warp, sums);
     store_right<S>(room, warp, sums, values, p.scale);
+    MARK(p, 3, MARKS);
   }
   __syncthreads();
+  MARK(p, 4, MARKS);
   store_output<S>(p, room, request, head, first);
+  MARK(p, 5, MARKS);
+  MARK_WITH(p, 0, 10, MARKS, shared_time());
 }
 }  // namespace read
