@@ -3,8 +3,9 @@
     python examples/tree/h200.py --out OUT [--target DIR --drafters DIR --prompts DIR] [--stock DIR] [--systems ...]
 
 Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32` (tree of 32 nodes), `dflash2@8+32d` (DDTree's choice),
-`dspark@7` and so on. Without --target a made-up model serves (`examples/05-sglang/ring.py`), whose text is known: the
-quickest way to see whether anything runs at all. All engines start at once and are timed one after the other; each is a
+`dflash2@8+32b` (a beam's), `dflash2@8+32~8` (chains where more than 8 requests run), `dspark@7` and so on. Without
+--target a made-up model serves (`examples/05-sglang/ring.py`), whose text is known: the quickest way to see whether
+anything runs at all. All engines start at once and are timed one after the other; each is a
 process of its own, and what it says (a traceback too) stands in OUT/NAME.log. OUT/tree.json is rewritten as results
 come.
 """
@@ -36,7 +37,8 @@ BASE: dict[str, Any] = {
 SYSTEMS = (
     "ar", "dflash2@8", "dflash2@8+32", "dspark@7", "dspark@7+32", "dflash2@8+32d", "dflash2@16+32",
 )  # fmt: skip
-NAME = re.compile(r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)(\+(?P<nodes>\d+)(?P<marginals>d?))?")
+NAME = re.compile(r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)(\+(?P<nodes>\d+)(?P<mode>[db]?)(~(?P<most>\d+))?)?")
+MODES = {"": "best-first", "d": "ddtree", "b": "beam"}
 WIDTHS, ALONE = (1, 8, 24), 8
 """Requests at a time; how many of them one at a time."""
 
@@ -79,7 +81,8 @@ def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
     }
     if nodes:
         made["speculative_tree_nodes"] = int(nodes)
-        made["speculative_tree_mode"] = "ddtree" if found["marginals"] else "best-first"
+        made["speculative_tree_mode"] = MODES[found["mode"]]
+        made["speculative_tree_max_requests"] = int(found["most"] or 0)
     return made
 
 

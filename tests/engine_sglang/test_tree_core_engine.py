@@ -47,6 +47,11 @@ CASES = {
     "pages and prefixes": ("dspark", {"speculative_tree_nodes": 16, "page_size": 4, "disable_radix_cache": False}),
     "no overlap": ("dflash2", {"speculative_tree_nodes": 16, "disable_overlap_schedule": True}),
     "mixed chunks": ("dflash2", {"speculative_tree_nodes": 30, "enable_mixed_chunk": True, "chunked_prefill_size": 8}),
+    "beam": ("dflash2", {"speculative_tree_nodes": 24, "speculative_tree_mode": "beam"}),
+    "beam of 8": (
+        "dspark",
+        {"speculative_tree_nodes": 40, "speculative_tree_mode": "beam", "speculative_tree_beam": 8},
+    ),
     "too few slots": ("dflash2", {"speculative_tree_nodes": 30, "max_total_tokens": 330}),
 }
 FAULTS: dict[str, Callable[[Path], None]] = {
@@ -67,7 +72,17 @@ DFLASH = ["--speculative-algorithm", "DFLASH", "--attention-backend", "torch_nat
 NODES = ["--speculative-tree-nodes", "32"]
 REFUSED: dict[str, list[str]] = {
     "must be from 1 to 255, got 0": [*DFLASH, "--speculative-tree-nodes", "0"],
-    "must be one of best-first, ddtree, got beam": [*DFLASH, *NODES, "--speculative-tree-mode", "beam"],
+    "must be one of best-first, ddtree, beam, got worst": [*DFLASH, *NODES, "--speculative-tree-mode", "worst"],
+    "must be one of 1, 2, 4, 8, 16, got 3": [
+        *DFLASH,
+        *NODES,
+        "--speculative-tree-mode",
+        "beam",
+        "--speculative-tree-beam",
+        "3",
+    ],
+    "must be at least 0, got -1": [*DFLASH, *NODES, "--speculative-tree-max-requests", "-1"],
+    "fewer rows than the chain of 8": [*DFLASH, "--speculative-tree-nodes", "6"],
     "must be from 1 to 128, got 129": [*DFLASH, *NODES, "--speculative-tree-candidates", "129"],
     "needs tp_size 1, got 2": [*DFLASH, *NODES, "--tp-size", "2"],
     "needs --attention-backend": [*NODES, "--speculative-algorithm", "DFLASH", "--attention-backend", "flashinfer"],
@@ -110,6 +125,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(path: Path, drafter: str, more: dict[str, Any], *, tree: str = "tree", **job: Any) -> dict[str, Any]:
     """What an engine gave; its log is `said`."""
     settings = {**SETTINGS, "model_path": str(path / "models" / "target")}
+    if "speculative_tree_nodes" in more:
+        settings["speculative_tree_max_requests"] = 0  # the region holds no CPU
     if drafter == "ar":
         del settings["speculative_draft_attention_backend"]
     else:
@@ -180,20 +197,46 @@ def test_the_drafters_cache_is_what_a_fresh_request_has(drafter: str, place: Pat
     assert [pair for pair in found["steps"] if pair[0] != pair[1]] == []
 
 
+@pytest.mark.parametrize("most", [0, 2])
 @pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
-def test_captured_graphs_with_every_kernel_in_the_interpreter(drafter: str, place: Path) -> None:
+def test_captured_graphs_with_every_kernel_in_the_interpreter(drafter: str, most: int, place: Path) -> None:
     if not (place / "graphs").exists():
         shutil.copytree(place / "tree", place / "graphs")
         allow_graphs(place / "graphs")
         allow_kernels(place / "graphs")
     triton = {"attention_backend": "triton", "speculative_draft_attention_backend": "triton"}
     graphs = {"disable_cuda_graph": False, "disable_prefill_cuda_graph": True, "cuda_graph_max_bs_decode": 4}
-    found = run(place, drafter, {**triton, **graphs, "speculative_tree_nodes": 20}, tree="graphs", tokens=6)
+    tree = {"speculative_tree_nodes": 20, "speculative_tree_max_requests": most}
+    found = run(place, drafter, {**triton, **graphs, **tree}, tree="graphs", tokens=6)
     assert found["texts"] == [text[:6] for text in expected(place)] and sum(found["correct"]) > 0
     width = 8 if drafter == "dflash2" else 7
     assert "Capture target verify CPU graph begin. backend=full, num_tokens_per_req=21" in found["said"]
     assert f"Capture draft verify CPU graph begin. backend=full, num_tokens_per_req={width}" in found["said"]
-    assert found["said"].count("graph replayed") >= 2, "the target's and the draft's"
+    # with `most` four requests verify chains, the last two trees
+    assert found["said"].count("graph replayed") >= (3 if most else 2), "the target's of either width and the draft's"
+    assert ("Chains of 8 rows: graphs for [3, 4] requests" in found["said"]) == bool(most)
+
+
+@pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
+def test_outside_of_the_region_a_step_is_stocks_chain(drafter: str, place: Path) -> None:
+    chain = run(place, drafter, {})
+    tree = {"speculative_tree_nodes": 40}
+    outside = run(place, drafter, {**tree, "speculative_tree_max_requests": None})
+    assert outside["texts"] == chain["texts"] == expected(place)
+    assert (outside["verify"], outside["correct"]) == (chain["verify"], chain["correct"])
+    assert outside["said"].count("tree-core is off: devices cpu not in sm90") == 1
+
+
+@pytest.mark.parametrize("drafter", ["dflash2", "dspark"])
+def test_a_batch_that_shrinks_comes_back_to_trees(drafter: str, place: Path) -> None:
+    # four at a time: the first four end before two are left, and the last one's drafts are right
+    order = [0, 1, 3, 4, 5, 2]
+    prompts, texts = [PROMPTS[n] for n in order], [expected(place)[n] for n in order]
+    chain = run(place, drafter, {}, prompts=prompts)
+    mixed = run(place, drafter, {"speculative_tree_nodes": 40, "speculative_tree_max_requests": 2}, prompts=prompts)
+    assert mixed["texts"] == chain["texts"] == texts
+    assert mixed["verify"][:4] == chain["verify"][:4] and sum(mixed["verify"][4:]) < sum(chain["verify"][4:])
+    assert mixed["said"].count("tree-core is off: 4 requests are more than the 2") == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)

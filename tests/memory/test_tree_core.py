@@ -10,6 +10,7 @@ import pytest
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.guard import render
 from specpilot_cli.memory.variants import load_variants, server_words
 
 pytest.importorskip("triton")
@@ -38,6 +39,10 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
     assert server_words([variants], []) == ()
     words = server_words([variants], ["nodes=32", "mode=ddtree"])
     assert words == ("--speculative-tree-nodes", "32", "--speculative-tree-mode", "ddtree")
+
+
+def test_the_region_in_the_tree_is_the_entrys(added: Path) -> None:
+    assert (added / FOLDER / "region.py").read_text() == render(load_entry(ENTRY).entry)
 
 
 def test_contracts_hold_on_the_added_files(added: Path) -> None:

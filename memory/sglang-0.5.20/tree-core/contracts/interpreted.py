@@ -1,4 +1,4 @@
-"""The four Triton kernels of the draft tree in Triton's interpreter: `python interpreted.py` in the tree.
+"""The Triton kernels of the draft tree in Triton's interpreter: `python interpreted.py` in the tree.
 
 Prints what held. Only run with TRITON_INTERPRET=1. Integers and float32 alone: the interpreter is wrong in bfloat16.
 """
@@ -121,9 +121,27 @@ def summed(modules: Any) -> None:
     print("sum")
 
 
+def beamed(modules: Any) -> None:
+    """`_beam` and `link` behind it against the plain definition: ties, empty slots, any number of candidates."""
+    generator = torch.Generator().manual_seed(4)
+    cases = [(7, 16, 32, 4, False), (3, 5, 9, 2, True), (1, 3, 8, 4, True)]
+    cases += [(9, 16, 63, 8, False), (4, 4, 20, 1, True), (5, 6, 24, 16, True)]
+    for depth, count, nodes, beam, ties in cases:
+        pair = (torch.randn(3, depth, count, count, generator=generator) * 3).log_softmax(-1)
+        pair = (pair.round() if ties else pair).contiguous()
+        ids = torch.randint(0, 1000, (3, depth, count), generator=generator, dtype=torch.int32)
+        out = modules.op.Tree.empty(3, nodes, torch.device("cpu"))
+        modules.beam.select(ids, pair, nodes, beam, out)
+        for i, tree in enumerate(modules.beam.plainly(pair, nodes, beam)):
+            for name, wanted in modules.reference.arrays(tree, ids[i], nodes).items():
+                assert torch.equal(getattr(out, name)[i].long(), wanted.long()), (depth, count, nodes, beam, name)
+    print("beam")
+
+
 if __name__ == "__main__":
     found = tree_modules(Path.cwd())
     written(found)
     accepted(found)
     moved(found)
     summed(found)
+    beamed(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sglang", "sglang.srt", "sglang.srt.speculative")
-NAMES = ("arrays", "accept", "compaction", "lattice", "row_lse", "rows", "sampler")
+NAMES = ("arrays", "accept", "beam", "compaction", "lattice", "region", "row_lse", "rows", "sampler")
 
 
 def tree_modules(worktree: Path) -> Any:
@@ -20,5 +20,6 @@ def tree_modules(worktree: Path) -> Any:
         sys.modules[name] = module
     root = "sglang.srt.speculative.draft_tree"
     found = {name: importlib.import_module(f"{root}.{name}") for name in NAMES}
+    found["op"] = importlib.import_module(f"{root}.selection.op")
     found["reference"] = importlib.import_module(f"{root}.selection.reference")
     return types.SimpleNamespace(**found)
