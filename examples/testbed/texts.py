@@ -85,21 +85,28 @@ def tag(recipe: Recipe) -> str:
 
 
 def write_texts(
-    recipe: Recipe, generator: Generator, chat: Chat, known: Known, work: Path, minutes: float | None = None
+    recipe: Recipe,
+    generator: Generator,
+    chat: Chat,
+    known: Known,
+    work: Path,
+    minutes: float | None = None,
+    part: tuple[int, int] = (1, 1),
 ) -> list[Path]:
     """All batches under `work`, or those that `minutes` were enough for; what is there already is kept.
 
+    A batch depends on the recipe and its number alone, so several processes can write `part` (k, n) each: every n-th.
     The seconds of every batch are added up in `work/texts-seconds.txt`, so that a resumed run can still tell them.
     """
     count, begun = -(-recipe.texts // recipe.batch), time.perf_counter()
     paths = [work / f"texts-{tag(recipe)}-{i:04d}.json" for i in range(count)]
     for index, path in enumerate(paths):
-        if path.exists():
+        if path.exists() or index % part[1] != part[0] - 1:
             continue
         started = time.perf_counter()
         if minutes is not None and index and started - begun > 60 * minutes:
-            print(f"texts: {minutes} minutes are over after {index} of {count} batches", flush=True)
-            return paths[:index]
+            print(f"texts: {minutes} minutes are over before batch {index + 1} of {count}", flush=True)
+            break
         messages = messages_of(generator, chat, recipe, index, known)
         pairs = pairs_of(generator, chat, messages, recipe.new_tokens, PROMPT_ROOM)
         kept = [pair for pair in pairs if len(pair[1]) >= recipe.shortest_answer]
@@ -109,7 +116,7 @@ def write_texts(
         with open(work / SECONDS, "a") as file:
             file.write(f"{path.name} {seconds:.2f}\n")
         print(f"texts {index + 1}/{count}: {len(kept)} kept, {tokens / seconds:,.0f} answer tokens/s", flush=True)
-    return paths
+    return [path for path in paths if path.exists()]
 
 
 def written_s(work: Path) -> float:

@@ -51,6 +51,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="train so long instead of the recipe's steps")
     parser.add_argument("--text-minutes", type=float, help="write text for at most so long")
+    parser.add_argument(
+        "--part", type=part_of, help="K/N: write every N-th batch of text from the K-th on, and no more"
+    )
     parser.add_argument("--total-minutes", type=float, help="end the training so that all is done by then")
     parser.add_argument("--prompts", type=Path, help="folder of held-out prompts (*.jsonl), for the evaluation")
     parser.add_argument("--mask-token", default="<empty_output>", help="a token that the target never writes")
@@ -59,6 +62,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="a random target, a few steps of every stage")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="recipe numbers to change")
     return parser.parse_args()
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """K/N, 1 <= K <= N."""
+    k, n = (int(word) for word in text.split("/"))
+    if not 1 <= k <= n:
+        raise argparse.ArgumentTypeError(f"{text} is no part")
+    return k, n
 
 
 def drafters_of(recipe: Recipe, target: DenseModel, mask: int, names: list[str]) -> dict[str, Drafter]:
@@ -178,8 +189,11 @@ def main() -> int:
     laps.lap("load")
     generator = Generator(target, recipe.batch, PROMPT_ROOM + max(recipe.new_tokens, recipe.message_tokens))
     paths = write_texts(
-        recipe, generator, chat, Known(known_prompts(options.prompts)), options.work, options.text_minutes
-    )
+        recipe, generator, chat, Known(known_prompts(options.prompts)), options.work, options.text_minutes,
+        options.part or (1, 1),
+    )  # fmt: skip
+    if options.part:
+        return 0
     del generator
     texts, held = load_texts(paths, recipe.held_out)
     print(f"{len(texts)} texts, {int((texts.lengths - texts.first).sum()):,} answer tokens; {len(held)} held out")
