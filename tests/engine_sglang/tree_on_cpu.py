@@ -47,6 +47,11 @@ CHANGES = (
 def allow_trees(worktree: Path) -> None:
     """Change the engine of a worktree that has the entry."""
     allow_cpu(worktree)
+    read_masks(worktree)
+
+
+def read_masks(worktree: Path) -> None:
+    """What trees need beyond `allow_cpu`."""
     for name, old, new in CHANGES:
         replace(worktree / "sglang" / "srt" / name, old, new)
 

@@ -1,0 +1,284 @@
+"""Draft trees on a hybrid target (entry `tree-hybrid`) against stock SGLang, an engine after the other on each GPU.
+
+    python examples/tree/hybrid.py --out OUT --target DIR --drafters DIR --prompts FILE [--devices 0 1] [--stock DIR]
+    python examples/tree/hybrid.py --out OUT --tiny          # random checkpoints, made there: does anything crash
+
+Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32` (a tree of 32 nodes, verified along paths by Triton),
+`dflash2@8+32/cuda` (by CUDA C++), `dspark@7` and so on. For 1, 4, 8, 16, 24 requests at once: tau, milliseconds a
+step, tokens a second, and where texts part from AR's. Every engine is a process of its own with a time limit, its log
+stands in OUT/NAME.log; OUT/hybrid.json and OUT/texts.json are rewritten as results come, and systems that they hold are
+not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+import h200  # noqa: E402
+
+SYSTEMS = ("dflash2@8+32", "dspark@7+32", "dflash2@8", "dspark@7", "ar", "dflash2@8+32/cuda")
+WIDTHS, ALONE = (1, 4, 8, 16, 24), 6
+"""Requests at a time; how many of them one at a time."""
+MORE = {"linear_attn_backend": "triton", "mem_fraction_static": 0.85}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/tree-hybrid-work"), help="worktrees and --tiny's files")
+    parser.add_argument("--stock", type=Path, help="made with `specpilot stock init`; default: made in --work")
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--drafters", type=Path, help="folder with dflash2/ and dspark/")
+    parser.add_argument("--prompts", type=Path, help="JSON: lists of token ids, or such lists by name")
+    parser.add_argument("--tiny", action="store_true", help="random checkpoints of a small hybrid")
+    parser.add_argument("--systems", nargs="*", default=SYSTEMS)
+    parser.add_argument("--devices", nargs="*", default=["0"], help="GPUs, one engine at a time on each")
+    parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--limit-s", type=float, default=170.0, help="limit for one engine, its start included")
+    parser.add_argument("--last-s", type=float, default=400.0, help="no engine starts later")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
+    """Engine arguments of a system."""
+    return {**MORE, **h200.settings(options, system.partition("/")[0])}
+
+
+def switches(system: str) -> dict[str, str]:
+    """Environment of a system: a tree's layers are verified along paths."""
+    if "+" not in system:
+        return {}
+    return {"SGLANG_GDN_COMMIT": "triton", "SGLANG_GDN_TREE": system.partition("/")[2] or "path"}
+
+
+def prompts_of(options: argparse.Namespace) -> list[list[int]]:
+    """Token ids of as many requests as the widest batch has."""
+    most = max(options.widths)
+    if options.prompts is None:
+        return [[1 + (5 * n + 3 * i) % 29 for i in range(4 + n % 7)] for n in range(most)]
+    found = json.loads(options.prompts.read_text())
+    rows: list[list[int]] = [row for rows in found.values() for row in rows] if isinstance(found, dict) else found
+    return rows[:most]
+
+
+def tiny(folder: Path) -> None:
+    """`target`, `dflash2`, `dspark`: 32 words, two Gated DeltaNet layers and two of attention, wide random weights."""
+    import torch
+
+    from specpilot_cli.testbed.nn.block_drafter import BlockConfig, BlockDrafter
+    from specpilot_cli.testbed.nn.files import save
+    from specpilot_cli.testbed.nn.hybrid import HybridConfig, HybridModel
+
+    def drawn(module: Any, sources: tuple[str, ...]) -> Any:
+        for name, weight in module.named_parameters():
+            if weight.dim() > 1:  # so wide that every layer moves the text
+                torch.nn.init.normal_(weight, std=1.0 if name.endswith(sources) else weight[0].numel() ** -0.5)
+        return module
+
+    torch.manual_seed(3)
+    config = HybridConfig(32, 256, 512, 4, 4, 2, 2, 6, head_dim=128, full_attention_interval=2, eos_token_id=31)
+    save(drawn(HybridModel(config), ("embed_tokens.weight", "lm_head.weight")), config.to_json(), folder / "target", {})
+    for name, rows in (("dflash2", 8), ("dspark", 7)):
+        shape = BlockConfig(
+            "DFLASH2" if name == "dflash2" else "DSPARK", 256, 32, 4, (0, 2), 31, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=128, intermediate_size=512, block_size=rows, rank=16,
+        )  # fmt: skip
+        save(drawn(BlockDrafter(shape), ("codebook", "w1.weight")), shape.to_json(), folder / name, {})
+
+
+def at_once(engine: Any, prompts: list[list[int]], width: int, new_tokens: int) -> dict[str, Any]:
+    """Rates and texts with `width` requests at a time, none of which ends early."""
+
+    def generate(ids: list[list[int]], tokens: int) -> tuple[list[dict[str, Any]], float]:
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        begun = time.perf_counter()
+        answers: list[dict[str, Any]] = engine.generate(input_ids=ids, sampling_params=sampling)
+        return answers, time.perf_counter() - begun
+
+    some = prompts[:ALONE] if width == 1 else prompts[: len(prompts) // width * width]
+    groups = [some[at : at + width] for at in range(0, len(some), width)]
+    generate(groups[0], 16)
+    firsts = sum(generate(group, 1)[1] for group in groups)
+    done = [generate(group, new_tokens) for group in groups]
+    seconds = sum(s for _, s in done)
+    found = h200.counted([answer for answers, _ in done for answer in answers], seconds, firsts)
+    # the engine's steps of a group are those of its longest request; the first token is prefill's
+    steps = sum(max(a["meta_info"].get("spec_verify_ct") or new_tokens - 1 for a in answers) for answers, _ in done)
+    found |= {"engine_steps": steps, "step_ms": round((seconds - firsts) / steps * 1e3, 4)}
+    return {**found, "texts": [answer["output_ids"] for answers, _ in done for answer in answers]}
+
+
+def run_one(options: argparse.Namespace) -> None:
+    """One engine in this process; a line FOUND for every width."""
+    import sglang
+
+    begun = time.perf_counter()
+    engine = sglang.Engine(**settings(options, options.one))
+    state = engine.get_server_info()
+    ready = {"ready_s": round(time.perf_counter() - begun, 1), "tokens": state.get("max_total_num_tokens")}
+    print("FOUND " + json.dumps(ready), flush=True)
+    prompts = prompts_of(options)
+    for width in options.widths:
+        print("FOUND " + json.dumps({str(width): at_once(engine, prompts, width, options.new_tokens)}), flush=True)
+    print("FOUND " + json.dumps({"done": True}), flush=True)
+    engine.shutdown()
+
+
+class Bench:
+    """All systems; a thread a device takes the next one."""
+
+    def __init__(self, options: argparse.Namespace, stock: Path, ours: Path) -> None:
+        self.options, self.trees = options, {False: stock, True: ours}
+        self.begun, self.lock = time.monotonic(), threading.Lock()
+        self.report, self.texts = self._kept("hybrid.json"), self._kept("texts.json")
+        self.left: queue.Queue[str] = queue.Queue()
+        for system in options.systems:
+            if not self.report.get(system, {}).get("done"):
+                self.left.put(system)
+
+    def _kept(self, name: str) -> dict[str, Any]:
+        path = self.options.out / name
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def say(self, text: str) -> None:
+        """With the seconds since the start."""
+        print(f"[{time.monotonic() - self.begun:.0f} s] {text}", flush=True)
+
+    def serve(self, device: str) -> None:
+        """Systems on one device, until none is left or it is late."""
+        while time.monotonic() - self.begun < self.options.last_s:
+            with contextlib.suppress(queue.Empty):
+                self.measure(self.left.get_nowait(), device)
+                continue
+            return
+        self.say(f"GPU {device}: late, not run: {list(self.left.queue)}")
+
+    def measure(self, system: str, device: str) -> None:
+        """One engine in a process group of its own."""
+        options, log = self.options, self.options.out / f"{system.replace('/', '-').replace('@', '-')}.log"
+        env = {**os.environ, **switches(system), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": device}
+        env["PYTHONPATH"] = os.pathsep.join([str(self.trees["+" in system]), env.get("PYTHONPATH", "")]).rstrip(":")
+        words = [f"--out={options.out}", f"--target={options.target}", f"--drafters={options.drafters}"]
+        words += [f"--prompts={options.prompts}"] if options.prompts else []
+        words += ["--widths", *map(str, options.widths), f"--new-tokens={options.new_tokens}", "--one", system]
+        words += ["--set", *options.set] if options.set else []
+        self.say(f"{system} starts on GPU {device}")
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).resolve()), *words], env=env, stdout=subprocess.PIPE, stderr=errors,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+            timer = threading.Timer(options.limit_s, end, [process])
+            timer.start()
+            assert process.stdout is not None
+            with self.lock:
+                self.report[system] = {"device": device}
+            for line in process.stdout:
+                if line.startswith("FOUND "):
+                    self.take(system, json.loads(line.removeprefix("FOUND ")))
+            timer.cancel()
+            end(process)
+            process.wait()
+        if not self.report[system].get("done"):
+            self.say(f"{system} ended early or after {options.limit_s:.0f} s; its log:\n{fault(log)}")
+
+    def take(self, system: str, found: dict[str, Any]) -> None:
+        """A part of a system's results."""
+        with self.lock:
+            for width, part in found.items():
+                if isinstance(part, dict):
+                    self.texts.setdefault(system, {})[width] = part.pop("texts")
+            self.report[system] |= found
+            self.options.out.joinpath("hybrid.json").write_text(json.dumps(self.report, indent=1) + "\n")
+            self.options.out.joinpath("texts.json").write_text(json.dumps(self.texts))
+        self.say(f"{system}: {json.dumps(found)}")
+
+    def table(self) -> None:
+        """Everything in lines for people: against its own chain in stock, and texts against AR's."""
+        for system in (name for name in self.options.systems if self.report.get(name)):
+            chain = self.report.get(system.partition("+")[0], {})
+            for width in map(str, self.options.widths):
+                part, base = self.report[system].get(width), chain.get(width)
+                if part is None:
+                    continue
+                line = f"{system:18} x{width:>2}: tau {part['tau']}, {part['step_ms']} ms a step, {part['tok_s']} tok/s"
+                if base and "+" in system:
+                    gain, slower = part["tok_s"] / base["tok_s"], part["step_ms"] / base["step_ms"]
+                    line += f" ({gain:.3f} x its chain; a step {slower:.3f} x)"
+                ar = self.texts.get("ar", {}).get(width)
+                if ar and system != "ar":
+                    line += f"; AR's texts: {h200.parted(ar, self.texts[system][width])}"
+                print("RESULT " + line, flush=True)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """A process and everything that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def fault(log: Path) -> str:
+    """From the first traceback on, and the log's end."""
+    lines = [line[:300] for line in log.read_text(errors="replace").splitlines()]
+    at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
+    return "\n".join([*lines[at : at + 60], "...", *lines[max(at + 60, len(lines) - 15) :]])
+
+
+def worktrees(options: argparse.Namespace) -> tuple[Path, Path]:
+    """Stock and the tree that the entry gives."""
+    from specpilot_cli.memory.apply import materialise, plan
+    from specpilot_cli.memory.room import open_room
+
+    stock, ours = options.stock or options.work / "stock", options.work / "tree"
+    if not stock.exists():
+        from specpilot_cli.engine.sglang.source import init_sglang
+
+        init_sglang(stock)
+    made = plan(open_room(None), ("tree-hybrid",), stock)
+    if not ours.exists():
+        materialise(made, ours)
+    print(f"applied tree-hybrid: tree {made.composition.tree}, as recorded: {made.reproduces}", flush=True)
+    return stock, ours
+
+
+def main() -> int:
+    """All systems."""
+    options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.one:
+        run_one(options)
+        return 0
+    if options.tiny:
+        options.target, options.drafters = options.work / "tiny" / "target", options.work / "tiny"
+        if not options.target.exists():
+            tiny(options.work / "tiny")
+    bench = Bench(options, *worktrees(options))
+    threads = [threading.Thread(target=bench.serve, args=[device]) for device in options.devices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bench.table()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
