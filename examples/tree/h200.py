@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -26,21 +27,22 @@ from pathlib import Path
 from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+from measure import ALONE, Measurement  # noqa: E402
+from measure import counted as counted  # noqa: E402
 
 BASE: dict[str, Any] = {
     "attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "info",
     "skip_tokenizer_init": True, "disable_radix_cache": True, "disable_prefill_cuda_graph": True, "page_size": 1,
     "min_free_slots_delay": 1, "context_length": 2048, "max_running_requests": 24, "cuda_graph_max_bs_decode": 24,
-    "mem_fraction_static": 0.8, "random_seed": 0, "max_total_tokens": 65536,
+    "mem_fraction_static": 0.8, "random_seed": 0, "max_total_tokens": 65536, "sleep_on_idle": True,
 }  # fmt: skip
 SYSTEMS = (
     "ar", "dflash2@8", "dflash2@8+32", "dspark@7", "dspark@7+32", "dflash2@8+32d", "dflash2@16+32",
 )  # fmt: skip
 NAME = re.compile(r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)(\+(?P<nodes>\d+)(?P<mode>[db]?)(~(?P<most>\d+))?)?")
 MODES = {"": "best-first", "d": "ddtree", "b": "beam"}
-WIDTHS, ALONE = (1, 8, 24), 8
-"""Requests at a time; how many of them one at a time."""
 
 
 def arguments() -> argparse.Namespace:
@@ -55,10 +57,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--systems", nargs="*", default=SYSTEMS)
     parser.add_argument("--new-tokens", type=int, default=160)
     parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--widths", type=int, nargs="*", default=[1, 8, 24], help="requests at a time, 1 among them")
+    parser.add_argument("--devices", nargs="*", default=[], help="GPUs that the systems take in turn")
     parser.add_argument("--start-s", type=float, default=170.0, help="limit until all engines are ready")
     parser.add_argument("--limit-s", type=float, default=45.0, help="limit for one engine's measurement")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
-    parser.add_argument("--profile", nargs="*", default=[], help="systems whose steps are profiled afterwards")
+    parser.add_argument("--profile", nargs="*", default=[], help="systems of which a step is profiled afterwards")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -101,51 +105,6 @@ def prompts_of(options: argparse.Namespace) -> list[list[int]]:
     return [encode(json.loads(row)["prompt"]) for row in rows[: options.requests]]
 
 
-def counted(answers: list[dict[str, Any]], seconds: float, first_s: float) -> dict[str, Any]:
-    """Rates of calls that took `seconds`, of which their first tokens alone take `first_s`."""
-    meta = [answer["meta_info"] for answer in answers]
-    tokens = sum(m["completion_tokens"] for m in meta)
-    verify = sum(m.get("spec_verify_ct") or 0 for m in meta)
-    correct = sum(m.get("spec_num_correct_drafts") or 0 for m in meta)
-    tau = round(1 + correct / verify, 4) if verify else None
-    rates = {"tokens": tokens, "seconds": round(seconds, 4), "tok_s": round(tokens / seconds, 1)}
-    return {**rates, "first_token_s": round(first_s, 4), "verify_steps": verify, "correct_drafts": correct, "tau": tau}
-
-
-def measured(engine: Any, prompts: list[list[int]], new_tokens: int, eos: list[int]) -> dict[str, Any]:
-    """Texts and rates: one request at a time, then 8 and 24 at once."""
-
-    def generate(ids: list[list[int]], tokens: int) -> tuple[list[dict[str, Any]], float]:
-        sampling = {"temperature": 0, "max_new_tokens": tokens, "stop_token_ids": eos}
-        begun = time.perf_counter()
-        answers: list[dict[str, Any]] = engine.generate(input_ids=ids, sampling_params=sampling)
-        return answers, time.perf_counter() - begun
-
-    found: dict[str, Any] = {}
-    for width in WIDTHS:
-        groups = [prompts[at : at + width] for at in range(0, len(prompts[:ALONE] if width == 1 else prompts), width)]
-        generate(groups[0], 16)
-        firsts = sum(generate(group, 1)[1] for group in groups)
-        done = [generate(group, new_tokens) for group in groups]
-        answers, seconds = [a for part, _ in done for a in part], sum(s for _, s in done)
-        found[str(width)] = counted(answers, seconds, firsts)
-        if width == 1:  # a step of one request: what is left of the time without the first token
-            steps = found["1"]["verify_steps"] or found["1"]["tokens"] - len(answers)
-            found["1"]["step_ms"] = round((seconds - firsts) / steps * 1e3, 4)
-            found["texts_alone"] = [answer["output_ids"] for answer in answers]
-        elif width == max(WIDTHS):
-            found["texts"] = [answer["output_ids"] for answer in answers]
-    return found
-
-
-def profiled(engine: Any, prompts: list[list[int]], folder: Path) -> None:
-    """Traces of some steps of one request."""
-    engine.generate(input_ids=prompts[:1], sampling_params={"temperature": 0, "max_new_tokens": 32})
-    engine.start_profile(output_dir=str(folder), activities=["CPU", "GPU"], num_steps=None)
-    engine.generate(input_ids=prompts[:1], sampling_params={"temperature": 0, "max_new_tokens": 24, "ignore_eos": True})
-    engine.stop_profile()
-
-
 def run_one(options: argparse.Namespace) -> None:
     """One engine in this process: READY, then FOUND for every line on stdin."""
     import sglang
@@ -156,12 +115,13 @@ def run_one(options: argparse.Namespace) -> None:
     prompts = prompts_of(options)
     eos = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
     stops = [] if eos is None or options.prompts is None else eos if isinstance(eos, list) else [eos]
+    measurement = Measurement(engine, prompts, options.new_tokens, stops)
     for line in sys.stdin:
         if line.strip() == "profile":
-            profiled(engine, prompts, options.out / f"trace-{options.one}")
-            print("FOUND {}", flush=True)
+            folder = options.work / f"trace-{options.one}"
+            print("FOUND " + json.dumps(measurement.profile(folder)), flush=True)
             continue
-        found = measured(engine, prompts, options.new_tokens, stops)
+        found = measurement.all(options.widths)
         state = engine.get_server_info()
         found["memory"] = {k: state.get(k) for k in ("max_total_num_tokens",)}
         found["memory_usage_gb"] = (state.get("internal_states") or [{}])[0].get("memory_usage")
@@ -172,10 +132,11 @@ def run_one(options: argparse.Namespace) -> None:
 class Running:
     """An engine in its own process group; ends with `close`."""
 
-    def __init__(self, options: argparse.Namespace, system: str, worktree: Path) -> None:
+    def __init__(self, options: argparse.Namespace, system: str, worktree: Path, device: str | None) -> None:
         self.system, self.log = system, options.out / f"{system.replace('@', '-').replace('+', '-')}.log"
         self._errors: IO[bytes] = self.log.open("wb")
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
+        env |= {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         env["PYTHONPATH"] = os.pathsep.join([str(worktree), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         argv = [sys.executable, str(Path(__file__).resolve()), *passed_on(options), "--one", system]
         self.process = subprocess.Popen(
@@ -221,7 +182,8 @@ def passed_on(options: argparse.Namespace) -> list[str]:
     """The options that a process of one engine needs."""
     words = [f"--out={options.out}", f"--target={options.target}", f"--drafters={options.drafters}"]
     words += [f"--prompts={options.prompts}"] if options.prompts else []
-    words += [f"--new-tokens={options.new_tokens}", f"--requests={options.requests}"]
+    words += [f"--new-tokens={options.new_tokens}", f"--requests={options.requests}", f"--work={options.work}"]
+    words += ["--widths", *map(str, options.widths)]
     return [*words, *(["--set", *options.set] if options.set else [])]
 
 
@@ -269,8 +231,10 @@ def parted(one: list[list[int]], other: list[list[int]]) -> str:
 def said(system: str, found: dict[str, Any], texts: dict[str, Any]) -> str:
     """One line for people."""
     alone = found["1"]
-    words = [f"{system}: tau {alone['tau']}, step {alone['step_ms']} ms"]
-    words += [f"{width}: {found[str(width)]['tok_s']} tok/s (tau {found[str(width)]['tau']})" for width in WIDTHS]
+    words = [f"{system}: tau {alone['tau']}"]
+    for width, at in ((width, found[width]) for width in found if width.isdecimal()):
+        words.append(f"{width}: {at['decode_tok_s']} tok/s, {at['step_ms']} ms a step (tau {at['tau']})")
+    words.append(f"whole texts: tau {found['whole']['tau']}")
     for other in ("ring", "ar", system.partition("+")[0]):
         if other in texts and other != system:
             words.append(f"texts of {other}: {parted(texts[other]['alone'], texts[system]['alone'])} alone")
@@ -290,7 +254,11 @@ def main() -> int:
     stock, ours = worktrees(options)
     texts: dict[str, Any] = ring(options) if options.target is None else {}
     report: dict[str, Any] = {"settings": {s: settings(options, s) for s in options.systems}, "systems": {}}
-    engines = [Running(options, system, ours if "+" in system else stock) for system in options.systems]
+    devices = itertools.cycle(options.devices or [None])
+    engines = [
+        Running(options, system, ours if "+" in system else stock, device)
+        for system, device in zip(options.systems, devices, strict=False)
+    ]
     try:
         until = time.monotonic() + options.start_s
         for engine in engines:
@@ -306,7 +274,9 @@ def main() -> int:
             take(options, engine, report, texts)
         for engine in [e for e in engines if e.system in options.profile and e.process.poll() is None]:
             engine.say("profile")
-            engine.answer("FOUND", time.monotonic() + options.limit_s)
+            answer = engine.answer("FOUND", time.monotonic() + options.limit_s)
+            report["systems"][engine.system]["profile"] = None if answer is None else json.loads(answer)
+            write(options, report, texts)
     finally:
         for engine in engines:
             engine.close()

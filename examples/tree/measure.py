@@ -1,0 +1,106 @@
+"""What one engine of `h200.py` measures: texts, tau, times of steps, and where a step's time goes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ALONE = 8
+"""So many requests are taken one at a time."""
+Answers = list[dict[str, Any]]
+
+
+def counted(answers: Answers, seconds: float, first_s: float) -> dict[str, Any]:
+    """Rates of calls that took `seconds`, of which their first tokens alone take `first_s`."""
+    meta = [answer["meta_info"] for answer in answers]
+    tokens = sum(m["completion_tokens"] for m in meta)
+    verify = sum(m.get("spec_verify_ct") or 0 for m in meta)
+    correct = sum(m.get("spec_num_correct_drafts") or 0 for m in meta)
+    tau = round(1 + correct / verify, 4) if verify else None
+    rates = {"tokens": tokens, "seconds": round(seconds, 4), "tok_s": round(tokens / seconds, 1)}
+    behind = round((tokens - len(answers)) / (seconds - first_s), 1)  # without the first tokens
+    rates |= {"first_token_s": round(first_s, 4), "decode_tok_s": behind}
+    return {**rates, "verify_steps": verify, "correct_drafts": correct, "tau": tau}
+
+
+class Measurement:
+    """An engine and the prompts that it answers greedily."""
+
+    def __init__(self, engine: Any, prompts: list[list[int]], new_tokens: int, stops: list[int]) -> None:
+        self.engine, self.prompts, self.new_tokens, self.stops = engine, prompts, new_tokens, stops
+
+    def generate(self, ids: list[list[int]], tokens: int, whole: bool = False) -> tuple[Answers, float]:
+        """Answers and seconds; whole: on behind the answer's end."""
+        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": whole}
+        sampling |= {} if whole else {"stop_token_ids": self.stops}
+        begun = time.perf_counter()
+        answers: Answers = self.engine.generate(input_ids=ids, sampling_params=sampling)
+        return answers, time.perf_counter() - begun
+
+    def at(self, width: int) -> tuple[Answers, dict[str, Any]]:
+        """So many requests at a time."""
+        prompts = self.prompts[:ALONE] if width == 1 else self.prompts
+        groups = [prompts[at : at + width] for at in range(0, len(prompts), width)]
+        self.generate(groups[0], 16)
+        firsts = sum(self.generate(group, 1)[1] for group in groups)
+        done = [self.generate(group, self.new_tokens) for group in groups]
+        answers, seconds = [a for part, _ in done for a in part], sum(s for _, s in done)
+        found = counted(answers, seconds, firsts)
+        # the requests of a group do not end together: its longest one says how many steps it took
+        steps = sum(max(_steps(answer) for answer in part) for part, _ in done)
+        found["step_ms"] = round((seconds - firsts) / steps * 1e3, 4)
+        return answers, found
+
+    def all(self, widths: Sequence[int]) -> dict[str, Any]:
+        """Every width, texts alone and together, and all texts of full length together."""
+        found: dict[str, Any] = {}
+        for width in widths:
+            answers, found[str(width)] = self.at(width)
+            if width == 1:
+                found["texts_alone"] = [answer["output_ids"] for answer in answers]
+            if width == max(widths):
+                found["texts"] = [answer["output_ids"] for answer in answers]
+        answers, seconds = self.generate(self.prompts, self.new_tokens, whole=True)
+        found["whole"] = counted(answers, seconds, 0.0)
+        return found
+
+    def profile(self, folder: Path) -> dict[str, Any]:
+        """GPU time a verify step of one request by kernel, in microseconds, the largest first."""
+        self.generate(self.prompts[:1], 32)
+        self.engine.start_profile(output_dir=str(folder), activities=["CPU", "GPU"], num_steps=None)
+        answers, seconds = self.generate(self.prompts[:1], 48, whole=True)
+        self.engine.stop_profile()
+        steps = _steps(answers[0])
+        return {"steps": steps, "seconds": round(seconds, 4), **kernels(folder, steps)}
+
+
+def _steps(answer: dict[str, Any]) -> int:
+    """Steps of a request behind its first token."""
+    meta = answer["meta_info"]
+    return int(meta.get("spec_verify_ct") or meta["completion_tokens"] - 1)
+
+
+def kernels(folder: Path, steps: int) -> dict[str, Any]:
+    """Sums over the newest traces in a folder: microseconds and launches a step by kernel."""
+    times: Counter[str] = Counter()
+    launches: Counter[str] = Counter()
+    until = time.monotonic() + 20  # the scheduler writes it after it has answered
+    while not (traces := sorted(folder.rglob("*.trace.json.gz"))) and time.monotonic() < until:
+        time.sleep(0.5)
+    time.sleep(1.0)
+    for path in traces:
+        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+            if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+                times[event["name"][:120]] += event["dur"]
+                launches[event["name"][:120]] += 1
+    rows = [(round(t / steps, 2), round(launches[n] / steps, 2), n) for n, t in times.most_common(45)]
+    return {
+        "gpu_us": round(sum(times.values()) / steps, 1),
+        "launches": round(sum(launches.values()) / steps, 1),
+        "kernels": rows,
+    }

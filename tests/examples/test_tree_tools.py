@@ -1,0 +1,106 @@
+"""The arithmetic of `examples/tree`: counters to rates, a trace to kernel times, a measurement against a replay."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "tree"))
+
+import compare
+import measure
+
+STEPS = {1: 4, 2: 10}  # verify steps of the request whose prompt has so many tokens
+
+
+class Engine:
+    """Answers with 3 tokens a step, in a clock that a step of a batch moves by 2 s and a first token by 5 s."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def generate(self, input_ids: list[list[int]], sampling_params: dict[str, Any]) -> list[dict[str, Any]]:
+        tokens = sampling_params["max_new_tokens"]
+        steps = [0 if tokens == 1 else STEPS[len(ids)] for ids in input_ids]
+        self.now += 5.0 + 2.0 * max(steps)
+        return [
+            {
+                "output_ids": [7] * (1 + 3 * taken),
+                "meta_info": {
+                    "completion_tokens": 1 + 3 * taken,
+                    "spec_verify_ct": taken,
+                    "spec_num_correct_drafts": 2 * taken,
+                },
+            }
+            for taken in steps
+        ]
+
+
+def test_a_batchs_steps_are_its_longest_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: engine.now)
+    measurement = measure.Measurement(engine, [[1], [1, 1], [1], [1]], 64, [])
+    found = measurement.all([1, 2])
+    assert found["1"]["step_ms"] == found["2"]["step_ms"] == 2000.0
+    assert (found["1"]["verify_steps"], found["1"]["tau"], found["1"]["tokens"]) == (22, 3.0, 70)
+    assert found["1"]["decode_tok_s"] == 66 / 44 and found["2"]["decode_tok_s"] == round(66 / 28, 1)
+    assert found["whole"]["tau"] == 3.0 and len(found["texts"]) == 4
+
+
+def test_kernel_times_are_sums_a_step(tmp_path: Path) -> None:
+    def event(kind: str, name: str, took: float) -> dict[str, Any]:
+        return {"cat": kind, "name": name, "dur": took}
+
+    events = [event("kernel", "gemm", 30.0), event("kernel", "gemm", 10.0), event("gpu_memcpy", "copy", 4.0)]
+    (tmp_path / "a").mkdir()
+    trace = {"traceEvents": [*events, event("cpu_op", "aten::mm", 99.0), {"ph": "M", "name": "process"}]}
+    (tmp_path / "a" / "1.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
+    found = measure.kernels(tmp_path, 4)
+    assert found["gpu_us"] == 11.0 and found["launches"] == 0.8
+    assert found["kernels"] == [(10.0, 0.5, "gemm"), (1.0, 0.25, "copy")]
+
+
+def measured(tau: float, step: float, rate: float) -> dict[str, Any]:
+    at = {"tau": tau, "step_ms": step, "decode_tok_s": rate}
+    return {"1": at, "whole": {"tau": tau}}
+
+
+def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = {
+        "ar": {"1": {"tau": None, "step_ms": 5.0, "decode_tok_s": 200.0}, "whole": {"tau": None}},
+        "dflash2@8": measured(2.0, 5.0, 400.0),
+        "dflash2@8+32": measured(2.8, 5.25, 530.0),
+        "dflash2@8+32d": measured(2.5, 5.25, 480.0),
+        "dspark@7": measured(2.0, 5.0, 400.0),
+        "dflash2@8+16": {"fault": "no"},
+    }
+    (tmp_path / "tree.json").write_text(json.dumps({"systems": systems}))
+
+    def curve(builder: str, positions: int, *points: tuple[int, float]) -> dict[str, Any]:
+        rows = [{"nodes": n, "tau": t, "low": t - 0.1, "high": t + 0.1} for n, t in points]
+        return {"builder": builder, "positions": positions, "points": rows}
+
+    curves = [
+        curve("chain", 7, (16, 2.02)),
+        curve("best-first", 15, (32, 9.0)),
+        curve("best-first", 7, (16, 2.4), (32, 2.8)),
+        curve("ddtree", 7, (32, 2.6)),
+    ]
+    (tmp_path / "replay.json").write_text(json.dumps({"body": {"curves": curves}}))
+    assert compare.read("dspark@7+32b") == ("dspark", 7, 32, "beam") and compare.read("ar") is None
+    lines = compare.gains(systems)
+    assert "| dflash2@8+32 | dflash2@8 | 1 | 2.0 → 2.8 | 5.25 | 1.050 | 530.0 | 1.325 |" in lines and len(lines) == 4
+    arguments = ["compare.py", str(tmp_path / "tree.json"), f"dflash2={tmp_path / 'replay.json'}"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    table, ratios = compare.against(systems, {"dflash2": {"body": {"curves": curves}}}, 0.03)
+    assert len(table) == 5 and [round(r, 3) for r in ratios] == [round(2.0 / 2.02, 3), 1.0, round(2.5 / 2.6, 3)]
+    assert compare.main() == 1, "2.5 is 4 % below 2.6"
+    monkeypatch.setattr(sys, "argv", [*arguments, "--within", "0.05"])
+    assert compare.main() == 0
+    monkeypatch.setattr(sys, "argv", [*arguments[:2], f"eagle={tmp_path / 'replay.json'}"])
+    assert compare.main() == 3
