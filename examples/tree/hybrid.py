@@ -3,11 +3,11 @@
     python examples/tree/hybrid.py --out OUT --target DIR --drafters DIR --prompts FILE [--devices 0 1] [--stock DIR]
     python examples/tree/hybrid.py --out OUT --tiny          # random checkpoints, made there: does anything crash
 
-Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32` (a tree of 32 nodes, verified along paths by Triton),
-`dflash2@8+32/cuda` (by CUDA C++), `dspark@7` and so on. For 1, 4, 8, 16, 24 requests at once: tau, milliseconds a
-step, tokens a second, and where texts part from AR's. Every engine is a process of its own with a time limit, its log
-stands in OUT/NAME.log; OUT/hybrid.json and OUT/texts.json are rewritten as results come, and systems that they hold are
-not run again.
+Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32/cuda` (a tree of 32 nodes, its recurrent layers verified by
+CUDA C++), `dflash2@8+32` (by Triton, a walk a leaf), `dspark@7` and so on. For 1, 4, 8, 16, 24 requests at once: tau,
+milliseconds a step, tokens a second, and where texts part from AR's. Every engine is a process of its own with a time
+limit, its log stands in OUT/NAME.log; OUT/hybrid.json and OUT/texts.json are rewritten as results come, and systems
+that they hold are not run again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 import h200  # noqa: E402
 
-SYSTEMS = ("dflash2@8+32", "dspark@7+32", "dflash2@8", "dspark@7", "ar", "dflash2@8+32/cuda")
+SYSTEMS = ("dflash2@8+32/cuda", "dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
 WIDTHS, ALONE = (1, 4, 8, 16, 24), 6
 """Requests at a time; how many of them one at a time."""
 MORE = {"linear_attn_backend": "triton", "mem_fraction_static": 0.85}
@@ -62,10 +62,11 @@ def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
 
 
 def switches(system: str) -> dict[str, str]:
-    """Environment of a system: a tree's layers are verified along paths."""
+    """Environment of a system: what verifies a tree's recurrent layers, and what commits them."""
     if "+" not in system:
         return {}
-    return {"SGLANG_GDN_COMMIT": "triton", "SGLANG_GDN_TREE": system.partition("/")[2] or "path"}
+    verifier = system.partition("/")[2] or "path"
+    return {"SGLANG_GDN_COMMIT": "triton" if verifier == "path" else "cuda", "SGLANG_GDN_TREE": verifier}
 
 
 def prompts_of(options: argparse.Namespace) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Runs SGLang's offline Engine with settings from a file: `python tree_engine.py JOB.json` prints one JSON object.
 
-The job: `settings` (of the Engine), `prompts`, `tokens`, and `streamed` (numbers of the prompts to take one by one,
-with a look at their steps).
+The job: `settings` (of the Engine), `prompts`, `tokens`, `turns` (each goes on from the one before), and `streamed`
+(numbers of the prompts to take one by one, with a look at their steps).
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ def main() -> None:
     torch.set_num_threads(1)
     job = json.loads(Path(sys.argv[1]).read_text())
     engine = sglang.Engine(**job["settings"])
-    answers = engine.generate(input_ids=job["prompts"], sampling_params=sampling(job["tokens"]))
+    prompts, answers = job["prompts"], []
+    for _ in range(job.get("turns", 1)):
+        made = engine.generate(input_ids=prompts, sampling_params=sampling(job["tokens"]))
+        answers += made
+        prompts = [[*asked, *answer["output_ids"], 5, 6] for asked, answer in zip(prompts, made, strict=True)]
     meta = [answer["meta_info"] for answer in answers]
     found: dict[str, Any] = {
         "texts": [answer["output_ids"] for answer in answers],
         "verify": [m.get("spec_verify_ct") for m in meta],
         "correct": [m.get("spec_num_correct_drafts") for m in meta],
+        "cached": [m.get("cached_tokens") for m in meta],
     }
     found["steps"] = [
         pair for n in job.get("streamed", []) for pair in steps(engine, job["prompts"][n], found["texts"][n])
