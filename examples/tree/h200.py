@@ -132,13 +132,23 @@ def run_one(options: argparse.Namespace) -> None:
 class Running:
     """An engine in its own process group; ends with `close`."""
 
-    def __init__(self, options: argparse.Namespace, system: str, worktree: Path, device: str | None) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        system: str,
+        worktree: Path,
+        device: str | None,
+        script: Path = Path(__file__),
+        words: list[str] | None = None,
+    ) -> None:
+        """script, words: another program with an option --one, and its other options."""
         self.system, self.log = system, options.out / f"{system.replace('@', '-').replace('+', '-')}.log"
         self._errors: IO[bytes] = self.log.open("wb")
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
         env |= {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         env["PYTHONPATH"] = os.pathsep.join([str(worktree), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        argv = [sys.executable, str(Path(__file__).resolve()), *passed_on(options), "--one", system]
+        given = passed_on(options) if words is None else words
+        argv = [sys.executable, str(script.resolve()), *given, "--one", system]
         self.process = subprocess.Popen(
             argv, bufsize=0, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             start_new_session=True,

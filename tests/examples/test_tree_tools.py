@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "tree"
 
 import compare
 import measure
+import robust
 
 STEPS = {1: 4, 2: 10}  # verify steps of the request whose prompt has so many tokens
 
@@ -104,3 +105,36 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     assert compare.main() == 0
     monkeypatch.setattr(sys, "argv", [*arguments[:2], f"eagle={tmp_path / 'replay.json'}"])
     assert compare.main() == 3
+
+
+def test_what_is_wrong_with_a_run_under_traffic() -> None:
+    good = {"used_before": 0, "used_after": 0, "again": True, "retractions": 3, "of_another_length": 0}
+    assert robust.faults("pressure", good, "Retract requests") == []
+    assert robust.faults("traffic", {**good, "retractions": 0}, "") == []
+    for change, word in (
+        ({"used_after": 66}, "66 slots"),
+        ({"again": False}, "first prompt"),
+        ({"retractions": 0}, "smaller --pool"),
+        ({"of_another_length": 2}, "2 texts"),
+    ):
+        assert [word in line for line in robust.faults("pressure", {**good, **change}, "")] == [True]
+    assert robust.faults("traffic", good, "token_to_kv_pool memory leak detected! 7") != []
+
+
+def test_requests_under_traffic_are_the_same_in_every_process() -> None:
+    plan = robust.plan_of("traffic", 40)
+    assert plan == robust.plan_of("traffic", 40) and len(plan) == 200
+    waits, aborted = [wait for _, _, wait, _ in plan], [until for *_, until in plan if until is not None]
+    assert waits == sorted(waits) and len(aborted) == 40 and max(aborted) < robust.LONGEST
+    assert {prompt for prompt, *_ in plan} <= set(range(40)) and len({tokens for _, tokens, *_ in plan}) > 50
+
+
+def test_a_copy_with_a_longer_context_links_the_weights(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text(json.dumps({"max_position_embeddings": 2048, "hidden_size": 8}))
+    (tmp_path / "a" / "model.safetensors").write_bytes(b"weights")
+    for _ in range(2):  # a second run finds the first one's
+        made = robust.with_context(tmp_path / "a", tmp_path / "b")
+    config = json.loads((made / "config.json").read_text())
+    assert config == {"max_position_embeddings": 2 * robust.CONTEXT, "hidden_size": 8}
+    assert (made / "model.safetensors").is_symlink() and (made / "model.safetensors").read_bytes() == b"weights"
