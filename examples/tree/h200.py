@@ -62,6 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start-s", type=float, default=170.0, help="limit until all engines are ready")
     parser.add_argument("--limit-s", type=float, default=45.0, help="limit for one engine's measurement")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
+    parser.add_argument("--go-on", action="store_true", help="keep what --out has of other systems, AR's texts too")
     parser.add_argument("--profile", nargs="*", default=[], help="systems of which a step is profiled afterwards")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -264,6 +265,10 @@ def main() -> int:
     stock, ours = worktrees(options)
     texts: dict[str, Any] = ring(options) if options.target is None else {}
     report: dict[str, Any] = {"settings": {s: settings(options, s) for s in options.systems}, "systems": {}}
+    if options.go_on:
+        before = json.loads((options.out / "tree.json").read_text())
+        report = {key: before[key] | report[key] for key in report}
+        texts |= json.loads((options.out / "texts.json").read_text())
     devices = itertools.cycle(options.devices or [None])
     engines = [
         Running(options, system, ours if "+" in system else stock, device)
