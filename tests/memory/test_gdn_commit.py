@@ -6,15 +6,14 @@ wheel: `SGLANG_TEST_WHEEL`.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine_sglang.drafters_on_cpu import replace
 from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
+from memory.gdn_served import served
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
@@ -114,21 +113,6 @@ def test_in_the_real_engine(patched: Path, tmp_path: Path) -> None:
     done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
     assert "skipped" not in done.stdout
-
-
-def served(worktree: Path, models: Path, stubs: Path, *words: str, **switches: str) -> list[dict[str, Any]]:
-    """What a patched engine serves of three requests at once; acceptance is forced to 2 or 3 of 4 rows."""
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    weights = HERE.parents[1] / "examples" / "gdn-commit" / "weights"  # through which the states reach the logits
-    env |= {"PYTHONPATH": os.pathsep.join((str(worktree), str(weights), str(stubs))), "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(worktree / "jit")} | switches
-    env |= {"SGLANG_MAMBA_CONV_DTYPE": "float32", "SGLANG_SIMULATE_ACC_LEN": "2.5"}
-    env |= {"SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
-    argv = [str(PYTHON), "-W", "ignore", str(HERE / "gdn_generate.py"), str(models), *words]
-    done = subprocess.run(argv, env=env, cwd=worktree, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,132 @@
+"""The entry `gdn-wy-verify`: what it touches, its contracts, its backends and served texts in the real SGLang 0.5.20.
+
+The engine's tests need `SGLANG_TEST_PYTHON` (an interpreter with SGLang's dependencies, `tests/engine_sglang/`) and its
+wheel: `SGLANG_TEST_WHEEL`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from engine_sglang.drafters_on_cpu import replace
+from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
+from memory.gdn_served import served
+
+from specpilot_cli.core.paths import share_dir
+from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
+from specpilot_cli.engine.sglang.source import init_sglang
+from specpilot_cli.memory.apply import materialise, plan
+from specpilot_cli.memory.contracts import contract_fault
+from specpilot_cli.memory.entry import load_entry
+from specpilot_cli.memory.room import open_room
+from specpilot_cli.memory.variants import load_variants, server_words
+
+pytest.importorskip("triton")
+
+HERE = Path(__file__).resolve().parent
+ENTRY = share_dir("memory") / "sglang-0.5.20" / "gdn-wy-verify"
+OURS = "sglang/srt/layers/attention/linear/gdn_commit"
+CUDA = "sglang/kernels/jit/csrc/attention/gdn_tree"
+PYTHON, WHEEL = os.environ.get("SGLANG_TEST_PYTHON"), os.environ.get("SGLANG_TEST_WHEEL")
+needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
+
+
+def test_what_it_touches_and_how_it_is_switched() -> None:
+    entry, variants = load_entry(ENTRY).entry, load_variants(ENTRY)
+    assert variants is not None
+    assert entry.requires == ("gdn-path-verify",) and entry.status == "unmeasured" and entry.delta.vary == ()
+    assert all(path.startswith((OURS, CUDA)) for path in entry.delta.paths), "nothing of the engine around them"
+    assert server_words([variants], []) == ()
+    assert server_words([variants], ["wy=cuda"]) == ("@env:SGLANG_GDN_WY=cuda",)
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree that the entry reproduces."""
+    folder = tmp_path_factory.mktemp("gdn-wy-verify")
+    stock, _ = init_sglang(folder / "stock", wheel=Path(str(WHEEL)))
+    made = plan(open_room(None), ("gdn-wy-verify",), stock.path)
+    assert made.reproduces, made.first_difference
+    materialise(made, folder / "patched")
+    return folder / "patched"
+
+
+@pytest.mark.slow
+@needs_wheel
+def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
+    assert contract_fault(ENTRY, patched) is None
+
+    # each of them can fail: another scale, another layer, the walk in its place, a later start, a changed copy
+    rows, native = f"{OURS}/tree_rows.py", f"{OURS}/native.py"
+    for path, old, new, test in (
+        (rows, "scale = sizes.width**-0.5", "scale = sizes.width**-0.49", "test_outputs_are"),
+        (rows, 'triton_path if self.wy == "off" else triton_wy', "triton_path", "test_outputs_are"),
+        (native, "place * source.layer", "(place + 1) % 2 * source.layer", "test_the_read_launch"),
+        (native, "shape, 1, stream)", "shape, 0, stream)", "test_the_read_launch"),
+        (f"{OURS}/switch.py", 'word != "off" and tree_variant() == "off"', "False", "test_the_switch"),
+        (f"{CUDA}/read.cuh", "#pragma once", "#pragma  once", "test_vendored"),
+    ):
+        file, kept = patched / path, (patched / path).read_bytes()
+        assert kept.count(old.encode()) == 1, old
+        file.write_bytes(kept.replace(old.encode(), new.encode()))
+        fault = str(contract_fault(ENTRY, patched))
+        file.write_bytes(kept)
+        assert test in fault, old
+
+
+@pytest.mark.slow
+@needs_wheel
+@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@pytest.mark.parametrize(
+    "checks", ["gdn_wy_engine_checks.py", "gdn_path_engine_checks.py", "gdn_commit_engine_checks.py"]
+)
+def test_in_the_real_engine(patched: Path, tmp_path: Path, checks: str) -> None:
+    """All paths at once; and, without its switch, all that the entries below it promise."""
+    stubs = write_stubs(tmp_path / "stubs")
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env |= {"PYTHONPATH": os.pathsep.join((str(patched), str(stubs), str(HERE)))}
+    env |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(tmp_path / "jit")}
+    argv = [
+        str(PYTHON),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "-c",
+        os.devnull,
+        "-W",
+        "ignore",
+    ]
+    argv += ["--rootdir", str(tmp_path), str(HERE / checks)]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.slow
+@needs_wheel
+@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+def test_served_texts_are_stocks(tmp_path: Path) -> None:
+    """A hybrid target with a DFLASH drafter in the real engine: tokens and steps; a planted fault changes the tokens.
+
+    Log-probabilities differ in the last bits, so another kernel ran than stock's.
+    """
+    stock, _ = init_sglang(tmp_path / "stock", wheel=Path(str(WHEEL)))
+    patched, models = tmp_path / "patched", tmp_path / "models"
+    materialise(plan(open_room(None), ("gdn-wy-verify",), stock.path), patched)
+    write_models(models)
+    stubs = write_stubs(tmp_path / "stubs")
+    for tree in (tmp_path / "stock", patched):
+        allow_gdn_on_cpu(tree)
+    switches = {"SGLANG_GDN_COMMIT": "triton", "SGLANG_GDN_TREE": "path", "SGLANG_GDN_WY": "triton"}
+    expected, found = served(tmp_path / "stock", models, stubs), served(patched, models, stubs, **switches)
+    told = [[{key: text[key] for key in ("ids", "steps")} for text in texts] for texts in (expected, found)]
+    assert told[0] == told[1] and expected != found
+    replace(patched / OURS / "gdn_wy/triton_wy.py", "found = right - tl.dot", "found = right + tl.dot")
+    assert [text["ids"] for text in served(patched, models, stubs, **switches)] != [text["ids"] for text in expected]
