@@ -32,6 +32,8 @@ LAYERS, STEPS = 3, 5
 REPEATS = 30
 VARIANTS = tuple(sys.argv[2:]) or ("cuda", "triton")
 VERIFIES = {"stock": "stock", "triton": "without states", "path": "along paths"}
+AT_ONCE = {"wy-triton": "triton", "wy-cuda": "cuda"}  # gdn-wy-verify: other orders of sums, within a derived bound
+VERIFIES |= {name: f"at once, {word}" for name, word in AT_ONCE.items()}
 BEGIN = time.monotonic()
 
 
@@ -120,9 +122,11 @@ class Arm:
 
 
 def arm(requests: int, rows: int, layers: int, variant: str, seed: int) -> Arm:
-    """`variant`: stock, triton, cuda or path. Every arm of a seed starts with the same bits."""
-    commit = {"stock": "off", "path": "cuda"}.get(variant, variant)
-    os.environ |= {"SGLANG_GDN_COMMIT": commit, "SGLANG_GDN_TREE": "path" if variant == "path" else "off"}
+    """`variant`: stock, triton, cuda, path or one of AT_ONCE. Every arm of a seed starts with the same bits."""
+    trees = variant == "path" or variant in AT_ONCE
+    commit = "cuda" if trees else {"stock": "off"}.get(variant, variant)
+    os.environ |= {"SGLANG_GDN_COMMIT": commit, "SGLANG_GDN_TREE": "path" if trees else "off"}
+    os.environ["SGLANG_GDN_WY"] = AT_ONCE.get(variant, "off")
     torch.manual_seed(seed)
     shape = Mamba2StateShape.create(
         tp_world_size=1,
@@ -186,13 +190,20 @@ def differing(one: torch.Tensor, two: torch.Tensor) -> int:
     return int((one.view(kind) != two.view(kind)).sum())
 
 
+def units_apart(one: torch.Tensor, two: torch.Tensor) -> int:
+    """BF16 numbers that are further apart than neighbours; both zeros are one number."""
+    bits = [t.contiguous().view(torch.int16).int() for t in (one, two)]
+    one, two = (torch.where(b < 0, -(b & 0x7FFF), b) for b in bits)
+    return int(((one - two).abs() > 1).sum())
+
+
 def compared(requests: int, rows: int, variant: str, *, padded: int = 0, tracked: bool = False) -> dict[str, int]:
     """Differing numbers after some steps on both routes: outputs, states, windows, states of tracked prefixes."""
     seed = requests * 100 + rows
     arms = [arm(requests, rows, LAYERS, name, seed) for name in ("stock", variant)]
     graph = None
     fixed = drawn_step(requests, rows, LAYERS, 0)
-    found = {"outputs": 0, "states": 0, "windows": 0, "steps": STEPS, "numbers": 0}
+    found = {"outputs": 0, "further than a unit": 0, "states": 0, "windows": 0, "steps": STEPS, "numbers": 0}
     for one in arms:
         if padded:
             one.slots[-padded:] = -1
@@ -213,6 +224,7 @@ def compared(requests: int, rows: int, variant: str, *, padded: int = 0, tracked
         tokens = real * rows
         for one, two in zip(arms[0].outputs, arms[1].outputs, strict=True):
             found["outputs"] += differing(one[:, :tokens], two[:, :tokens])
+            found["further than a unit"] += units_apart(one[:, :tokens], two[:, :tokens])
             found["numbers"] += one[:, :tokens].numel()
         last = torch.randint(0, rows, (requests,), device="cuda")
         track = None
@@ -290,20 +302,20 @@ def main() -> int:
                 found = {"failed": repr(error)[:600]}
                 wrong += 1
             else:
-                wrong += bool(found["outputs"] or found["states"] or found["windows"])
+                wrong += bool((found["outputs"] and variant not in AT_ONCE) or found["states"] or found["windows"])
             say("BITS", json.dumps(case | found))
             body["bits"].append(case | found)
             out.write_text(json.dumps(body))
             torch.cuda.empty_cache()
     say("RESULT bits:", "all equal" if not wrong else f"{wrong} cases differ or failed")
-    for requests in (1, 24):
+    for requests, rows in ((1, 8), (24, 8), (1, 32)):
         try:
-            found_times = times(requests, 8)
+            found_times = times(requests, rows)
         except Exception as error:
             say(f"FAILED times of {requests}: {error!r}"[:600])
             continue
-        say("RESULT us of 48 layers,", requests, "requests x 8 rows:", json.dumps(found_times))
-        body["times_us"].append({"requests": requests, "rows": 8, **found_times})
+        say("RESULT us of 48 layers,", requests, "requests x", rows, "rows:", json.dumps(found_times))
+        body["times_us"].append({"requests": requests, "rows": rows, **found_times})
         out.write_text(json.dumps(body))
     return int(bool(wrong))
 

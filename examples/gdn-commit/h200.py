@@ -35,7 +35,10 @@ AT_ONCE = ("--max-running-requests", str(MANY), "--cuda-graph-max-bs-decode", st
 REAL_TOKENS = ("@env:SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token",)
 ARMS = {name: (f"@env:SGLANG_GDN_COMMIT={name}",) for name in ("cuda", "triton")}
 ARMS["path"] = (*ARMS["cuda"], "@env:SGLANG_GDN_TREE=path")
+ARMS |= {f"wy-{name}": (*ARMS["path"], f"@env:SGLANG_GDN_WY={name}") for name in ("cuda", "triton")}
 ENTRIES = {"gdn-commit": ("cuda", "triton"), "gdn-path-verify": ("cuda", "triton", "path")}
+ENTRIES["gdn-wy-verify"] = ("path", "wy-cuda", "wy-triton")
+CONTRACTS = {"trees": "tree_routes.py", "wy": "wy_routes.py"}
 TEXTS = ("one", "many", "one, logprobs", "many, logprobs")
 TOKENS = {1: (32, 288), MANY: (32, 160)}
 REPEATS = {1: 3, MANY: 2}
@@ -166,11 +169,12 @@ def say_results(found: dict[str, dict[str, Any]]) -> None:
 
 
 def check(tree: Path, folder: Path, entry: str) -> None:
-    """`check.py` in the patched engine, and the contract of trees where the entry has one; their lines are printed."""
-    contract = share_dir("memory") / "sglang-0.5.20" / entry / "contracts" / "tree_routes.py"
+    """`check.py` in the patched engine, and the entry's contracts that run on a GPU; their lines are printed."""
+    contracts = share_dir("memory") / "sglang-0.5.20" / entry / "contracts"
     in_engine(tree, folder / "check", HERE / "check.py", str(folder / "check.json"), *ENTRIES[entry])
-    if contract.exists():
-        in_engine(tree, folder / "trees", contract)
+    for name, file in CONTRACTS.items():
+        if (contracts / file).exists():
+            in_engine(tree, folder / name, contracts / file)
 
 
 def in_engine(tree: Path, name: Path, *words: str | Path) -> None:
@@ -183,7 +187,7 @@ def in_engine(tree: Path, name: Path, *words: str | Path) -> None:
         assert process.stdout is not None
         for line in process.stdout:  # as it comes: a run that is cut off has said what it found
             print(line, end="", file=errors, flush=True)
-            if line.startswith("check:") or "numbers," in line:
+            if line.startswith(("check:", "wy:")) or "numbers," in line:
                 print(f"{name.name}:", line.rstrip(), flush=True)
     if process.wait():
         say(f"{name.name} ended with {process.returncode}: {log.read_text(errors='replace')[-1500:]}")
