@@ -44,9 +44,17 @@ def read(name: str) -> System | None:
     return System(found["drafter"], positions, int(found["nodes"] or positions), BUILDERS[found["mode"]])
 
 
-def predicted(replay: dict[str, Any], system: System) -> tuple[float, float, float] | None:
+def curves_of(named: list[str]) -> dict[str, list[Any]]:
+    """Curves of replays by drafter, from DRAFTER=FILE; one drafter may have several (8 draft rows, 16)."""
+    found: dict[str, list[Any]] = {}
+    for name, _, path in (text.partition("=") for text in named):
+        found.setdefault(name, []).extend(json.loads(Path(path).read_text())["body"]["curves"])
+    return found
+
+
+def predicted(curves: list[Any], system: System) -> tuple[float, float, float] | None:
     """tau of the replay and its interval; a chain's does not depend on the budget."""
-    for curve in replay["body"]["curves"]:
+    for curve in curves:
         if (curve["builder"], curve["positions"]) != (system.builder, system.positions):
             continue
         for point in curve["points"]:
@@ -72,7 +80,7 @@ def gains(systems: dict[str, Any]) -> list[str]:
     return lines
 
 
-def against(systems: dict[str, Any], replays: dict[str, Any], within: float) -> tuple[list[str], list[float]]:
+def against(systems: dict[str, Any], replays: dict[str, list[Any]], within: float) -> tuple[list[str], list[float]]:
     """The table of measured and predicted tau, and the ratios."""
     lines, ratios = ["| system | tau measured | replay [95 %] | ratio |", "|---|---|---|---|"], []
     for name, found in systems.items():
@@ -100,9 +108,7 @@ def main() -> int:
     options = parser.parse_args()
     systems = {n: s for n, s in json.loads(options.measured.read_text())["systems"].items() if "fault" not in s}
     print("\n".join(gains(systems)))
-    replays = {
-        name: json.loads(Path(path).read_text()) for name, _, path in (r.partition("=") for r in options.replays)
-    }
+    replays = curves_of(options.replays)
     if not replays:
         return 0
     lines, ratios = against(systems, replays, options.within)

@@ -98,7 +98,7 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     assert "| dflash2@8+32 | dflash2@8 | 1 | 2.0 → 2.8 | 5.25 | 1.050 | 530.0 | 1.325 |" in lines and len(lines) == 4
     arguments = ["compare.py", str(tmp_path / "tree.json"), f"dflash2={tmp_path / 'replay.json'}"]
     monkeypatch.setattr(sys, "argv", arguments)
-    table, ratios = compare.against(systems, {"dflash2": {"body": {"curves": curves}}}, 0.03)
+    table, ratios = compare.against(systems, compare.curves_of(arguments[2:]), 0.03)
     assert len(table) == 5 and [round(r, 3) for r in ratios] == [round(2.0 / 2.02, 3), 1.0, round(2.5 / 2.6, 3)]
     assert compare.main() == 1, "2.5 is 4 % below 2.6"
     monkeypatch.setattr(sys, "argv", [*arguments, "--within", "0.05"])
