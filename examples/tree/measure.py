@@ -72,7 +72,9 @@ class Measurement:
     def profile(self, folder: Path) -> dict[str, Any]:
         """GPU time a verify step of one request by kernel, in microseconds, the largest first."""
         self.generate(self.prompts[:1], 32)
-        self.engine.start_profile(output_dir=str(folder), activities=["CPU", "GPU"], num_steps=None)
+        self.engine.start_profile(
+            output_dir=str(folder), activities=["GPU"], num_steps=None, with_stack=False, record_shapes=False
+        )
         answers, seconds = self.generate(self.prompts[:1], 48, whole=True)
         self.engine.stop_profile()
         steps = _steps(answers[0])
