@@ -212,21 +212,25 @@ class Bench:
         self.say(f"{system}: {json.dumps(found)}")
 
     def table(self) -> None:
-        """Everything in lines for people: against its own chain in stock, and texts against AR's."""
+        """Everything in lines for people."""
         for system in (name for name in self.options.systems if self.report.get(name)):
-            chain = self.report.get(system.partition("+")[0], {})
             for width in map(str, self.options.widths):
-                part, base = self.report[system].get(width), chain.get(width)
-                if part is None:
-                    continue
-                line = f"{system:18} x{width:>2}: tau {part['tau']}, {part['step_ms']} ms a step, {part['tok_s']} tok/s"
-                if base and "+" in system:
-                    gain, slower = part["tok_s"] / base["tok_s"], part["step_ms"] / base["step_ms"]
-                    line += f" ({gain:.3f} x its chain; a step {slower:.3f} x)"
-                ar = self.texts.get("ar", {}).get(width)
-                if ar and system != "ar":
-                    line += f"; AR's texts: {h200.parted(ar, self.texts[system][width])}"
-                print("RESULT " + line, flush=True)
+                if width in self.report[system]:
+                    print("RESULT " + self.line(system, width), flush=True)
+
+    def line(self, system: str, width: str) -> str:
+        """One system at one width: rates, against its own chain in stock, and texts against the chain's and AR's."""
+        part, chain = self.report[system][width], system.partition("+")[0]
+        line = f"{system:18} x{width:>2}: tau {part['tau']}, {part['step_ms']} ms a step, {part['tok_s']} tok/s"
+        base = self.report.get(chain, {}).get(width) if chain != system else None
+        if base:
+            gain, slower = part["tok_s"] / base["tok_s"], part["step_ms"] / base["step_ms"]
+            line += f" ({gain:.3f} x {chain}; a step {slower:.3f} x)"
+        for other in ("ar", chain):
+            theirs = self.texts.get(other, {}).get(width)
+            if theirs and other != system:
+                line += f"; texts of {other}: {h200.parted(theirs, self.texts[system][width])}"
+        return line
 
 
 def end(process: subprocess.Popen[str]) -> None:
