@@ -11,6 +11,7 @@ from specpilot_cli.testbed.nn.hybrid import HybridConfig
 DRAFTERS = Recipe(
     layers=3, intermediate=1536, heads=4, kv_heads=1, head_dim=128, rank=64, features=3, new_tokens=192, held_out=96,
     sequences=64, batch=512, dflash2_rows=(8, 16), dspark_rows=(7, 15), steps=2000,
+    position_decay=5.0,
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class Recipe:
     batch: int = 2048
     shortest_answer: int = 24
     # drafters
-    layers: int = 3
+    layers: int = 5
     intermediate: int = 1536
     heads: int = 9
     kv_heads: int = 3
@@ -51,7 +51,8 @@ class Recipe:
     rate: float = 1e-3
     weight_decay: float = 0.01
     warm_up: float = 0.04
-    position_decay: float = 5.0
+    position_decay: float = 3.0
+    """The weight of the j-th proposal is exp(-j / position_decay)."""
     reach: float = 0.0
     """This share of a row's weight is multiplied by the chance that a chain gets there (`head_entropy`)."""
     eagle_decay: float = 0.8
