@@ -24,6 +24,8 @@ def test_deployments_are_written_for_the_drafters_that_are_there(tmp_path: Path)
         "--widths",
         "1",
         "24",
+        "--max-total-tokens",
+        "4096",
         "--out",
         str(tmp_path / "d"),
     ]
@@ -34,4 +36,5 @@ def test_deployments_are_written_for_the_drafters_that_are_there(tmp_path: Path)
     ]  # fmt: skip
     loaded = [load_deployment(str(path)) for path in paths]
     assert [d.record.shape.concurrency for d in loaded] == [1, 24, 1, 24]
+    assert all(d.record.server_args[d.record.server_args.index("--max-total-tokens") + 1] == "4096" for d in loaded)
     assert all(str(tmp_path / "t") in d.record.server_args and d.requests == str(tmp_path / "r.jsonl") for d in loaded)
