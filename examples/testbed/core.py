@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from recipe import feature_layers  # noqa: E402
 from torch import Tensor  # noqa: E402
 from training import Drafter, Training, rows_of  # noqa: E402
 
+from specpilot_cli.testbed.chat import load_tokenizer  # noqa: E402
 from specpilot_cli.testbed.nn.acceptance import Texts, tau_of  # noqa: E402
 from specpilot_cli.testbed.nn.block_drafter import BlockConfig, BlockDrafter  # noqa: E402
 from specpilot_cli.testbed.nn.files import load, save  # noqa: E402
@@ -45,13 +47,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--core-minutes", type=float, help="instead of the recipe's steps")
     parser.add_argument("--drafter-minutes", type=float, help="instead of the recipe's steps")
     parser.add_argument("--text", type=Path, help="archive of sources instead of this interpreter's library")
+    parser.add_argument(
+        "--from", dest="earlier", type=Path, help="--out of an earlier run: its core and tokenizer are kept"
+    )
     parser.add_argument("--smoke", action="store_true", help="every stage in miniature")
     return parser.parse_args()
 
 
-def streams(recipe: CoreRecipe, corpus: Corpus, work: Path, out: Path) -> tuple[Tensor, Tensor]:
-    """Token streams of training and held-out files; the tokenizer goes to `out`."""
-    tokenizer = train_tokenizer(corpus, recipe.vocabulary - 1)
+def streams(
+    recipe: CoreRecipe, corpus: Corpus, work: Path, out: Path, earlier: Path | None = None
+) -> tuple[Tensor, Tensor]:
+    """Token streams of training and held-out files; the tokenizer, new or the earlier run's, goes to `out`."""
+    tokenizer = load_tokenizer(earlier) if earlier else train_tokenizer(corpus, recipe.vocabulary - 1)
     tokenizer.save(str(out / "tokenizer.json"))
     path = work / "streams.pt"
     if not path.exists():
@@ -99,13 +106,21 @@ def evaluate(recipe: CoreRecipe, out: Path, device: str, held: Texts) -> dict[st
 
 
 def trained_core(options: argparse.Namespace, recipe: CoreRecipe, stream: Tensor, held: Tensor) -> HybridModel:
-    """Trained, rounded, written to `out/core` and read back in the type that is served."""
+    """Trained, rounded, written to `out/core` and read back in the type that is served; an earlier run's is copied."""
+    if options.earlier:
+        shutil.copytree(options.earlier / "core", options.out / "core", dirs_exist_ok=True)
+        return served_core(options)
     torch.manual_seed(recipe.seed)
     model = new_core(recipe).to(options.device)
     clock = train_core(recipe, model, stream, held, options.work, options.core_minutes)
     snap(model)
     about = {"recipe": dataclasses.asdict(recipe), "steps": clock.step, "torch": torch.__version__}
     save(model, model.config.to_json(), options.out / "core", about)
+    return served_core(options)
+
+
+def served_core(options: argparse.Namespace) -> HybridModel:
+    """`out/core` in the type that is served."""
     back = load(options.out / "core", options.device, torch.bfloat16 if options.device != "cpu" else torch.float32)
     assert isinstance(back, HybridModel)
     return back
@@ -119,7 +134,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     started, seconds = time.perf_counter(), {}
     corpus = from_archive(options.text) if options.text else from_interpreter()
-    stream, held_stream = streams(recipe, corpus, options.work, options.out)
+    stream, held_stream = streams(recipe, corpus, options.work, options.out, options.earlier)
     seconds["tokenizer"] = time.perf_counter() - started
     print(f"{len(stream):,} training tokens, {len(held_stream):,} held out, text {corpus.digest[:12]}", flush=True)
     core = trained_core(options, recipe, stream, held_stream)

@@ -62,6 +62,11 @@ def test_every_stage_runs_and_what_ships_is_on_the_grid(tmp_path: Path) -> None:
     before = (tmp_path / "out" / "core" / "model.safetensors").read_bytes()
     assert "core: going on from step 4" in run(tmp_path)
     assert (tmp_path / "out" / "core" / "model.safetensors").read_bytes() == before
+    other = ("--work", str(tmp_path / "other"), "--out", str(tmp_path / "again"), "--from", str(tmp_path / "out"))
+    assert "core step" not in run(tmp_path, *other), "the earlier run's core was trained again"
+    assert (tmp_path / "again" / "core" / "model.safetensors").read_bytes() == before
+    texts = [(tmp_path / folder / "continuations.json").read_bytes() for folder in ("work", "other")]
+    assert texts[0] == texts[1]
 
 
 CHECK = """
