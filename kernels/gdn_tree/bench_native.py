@@ -48,7 +48,10 @@ def candidates(step: native_cases.Step) -> dict[str, Calls]:
         found["verify wy"].append(partial(triton_wy.verify, *given, tree, case.scale))
         found["verify path"].append(partial(triton_path.verify, *given, tree, case.scale))
         for shape in native.SHAPES:
-            for name, early in ((f"verify read {shape}", False), (f"verify read {shape} early", True)):
+            for name, early in (
+                (f"verify {native.name_of(shape)}", False),
+                (f"verify {native.name_of(shape)} early", True),
+            ):
                 call = partial(native.verify, *given, tree, case.scale, shape=shape, early=early)
                 found.setdefault(name, []).append(call)
         found["commit path"].append(partial(triton_path.commit, *given, path, lengths))

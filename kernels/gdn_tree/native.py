@@ -19,10 +19,13 @@ from specpilot_kernels.gdn_tree.reference import Inputs
 SOURCES = tuple(
     Path(__file__).with_name(name) for name in ("gdn_tree.cu", "commit.cuh", "verify.cuh", "device.cuh", "emulate.hpp")
 )
-READ_SOURCES = tuple(Path(__file__).with_name(name) for name in ("gdn_read.cu", "read.cuh", "async.cuh"))
-"""Of verification by `read.cuh`, beside `SOURCES`."""
-SHAPES = {1032: 1, 1064: 1, 3016: 3}
-"""Blocks of `read.cuh`: value heads times 1000 plus columns of each; of how many value heads a key head must have."""
+MORE_SOURCES = tuple(
+    Path(__file__).with_name(name) for name in ("gdn_blocks.cu", "gdn_read.cu", "blocks.cuh", "read.cuh", "async.cuh")
+)
+"""Of verification by `read.cuh` and `blocks.cuh`, beside `SOURCES`."""
+SHAPES = {32: 1, 64: 1, 1032: 1, 1064: 1, 3016: 3}
+"""Blocks of `blocks.cuh`, by columns, and of `read.cuh`, by value heads times 1000 plus columns of each; and what must
+divide the value heads of a key head."""
 WIDTHS = (16, 32, 64, 128)
 HOST_FLAGS = ("-O2", "-std=c++20", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
 HOST = "host"
@@ -35,6 +38,13 @@ PHASES: dict[str, Phases] = {
         "solve": (3, 4),
         "output": (4, 5),
     },
+    "blocks": {
+        "rows, gates, first state": (0, 1),
+        "products": (1, 2),
+        "pairs": (2, 3),
+        "inverses, right": (3, 4),
+        "solve, output": (4, 5),
+    },
     "commit": {"first state, rows": (0, 1), "steps": (1, 2), "store": (2, 3)},
     "read": {
         "rows, gates": (0, 1),
@@ -46,7 +56,7 @@ PHASES: dict[str, Phases] = {
     | {"pair products": (1, 6), "pairs": (6, 7), "solve": (7, 8), "block, ns": (9, 10)},
 }
 """Between which marks they lie in a build that reads the clock."""
-MARKS = {"verify": 6, "commit": 4, "read": 11}
+MARKS = {"verify": 6, "blocks": 6, "commit": 4, "read": 11}
 
 
 class Source(ctypes.Structure):
@@ -72,34 +82,39 @@ class Problem(ctypes.Structure):
     )
 
 
-def command(arch: str, width: int, clocks: bool = False, read: bool = False) -> list[str]:
+def name_of(shape: int | None) -> str:
+    """Of a kernel for verification, for people: of `verify.cuh`, `read.cuh` or `blocks.cuh`."""
+    return "verify" if shape is None else f"read {shape}" if shape > 1000 else f"blocks {shape}"
+
+
+def command(arch: str, width: int, clocks: bool = False, more: bool = False) -> list[str]:
     """The compiler's, without its output; arch such as "90a", or `HOST`.
 
-    clocks: the build that reads the clock. read: the one that also has `gdn_tree_read`.
+    clocks: the build that reads the clock. more: the one that also has `gdn_tree_read` and `gdn_tree_blocks`.
     """
-    unit = str((READ_SOURCES if read else SOURCES)[0])
+    unit = str((MORE_SOURCES if more else SOURCES)[0])
     defines = (f"-DGDN_TREE_WIDTH={width}", *(("-DGDN_TREE_CLOCKS",) if clocks else ()))
     if arch == HOST:
         return [os.environ.get("CXX", "g++"), *HOST_FLAGS, *defines, unit]
     return [built.nvcc(), *built.target(arch), *defines, unit]
 
 
-def shared_object(arch: str, width: int, clocks: bool = False, read: bool = False) -> Path:
+def shared_object(arch: str, width: int, clocks: bool = False, more: bool = False) -> Path:
     """Path of the library that `command` makes. Raises `built.BuildError`."""
     ready = os.environ.get("SPECPILOT_GDN_TREE_SO")
-    if ready and arch != HOST and not clocks and not read:
+    if ready and arch != HOST and not clocks and not more:
         return Path(ready)
-    sources = (*READ_SOURCES, *SOURCES) if read else SOURCES
-    return built.shared_object("gdn_read" if read else "gdn_tree", command(arch, width, clocks, read), sources)
+    sources = (*MORE_SOURCES, *SOURCES) if more else SOURCES
+    return built.shared_object("gdn_more" if more else "gdn_tree", command(arch, width, clocks, more), sources)
 
 
 @cache
-def functions(arch: str, width: int, clocks: bool = False, read: bool = False) -> ctypes.CDLL:
+def functions(arch: str, width: int, clocks: bool = False, more: bool = False) -> ctypes.CDLL:
     """The loaded calls. Raises `built.BuildError`."""
-    loaded = ctypes.CDLL(str(shared_object(arch, width, clocks, read)))
-    if read:
-        loaded.gdn_tree_read.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
-        loaded.gdn_tree_read.restype = ctypes.c_int
+    loaded = ctypes.CDLL(str(shared_object(arch, width, clocks, more)))
+    for name in ("gdn_tree_read", "gdn_tree_blocks") if more else ():
+        getattr(loaded, name).argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+        getattr(loaded, name).restype = ctypes.c_int
     loaded.gdn_tree_verify.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.gdn_tree_commit.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     loaded.gdn_tree_verify.restype = loaded.gdn_tree_commit.restype = ctypes.c_int
@@ -168,10 +183,10 @@ def _problem(x: Inputs, state: torch.Tensor) -> Problem:
     return found
 
 
-def _calls(problem: Problem, device: torch.device, clocks: torch.Tensor | None, read: bool = False) -> ctypes.CDLL:
+def _calls(problem: Problem, device: torch.device, clocks: torch.Tensor | None, more: bool = False) -> ctypes.CDLL:
     if clocks is not None:
         problem.clocks = clocks.data_ptr()
-    return functions(arch_of(device), problem.width, clocks is not None, read)
+    return functions(arch_of(device), problem.width, clocks is not None, more)
 
 
 def _stream(device: torch.device) -> int:
@@ -199,8 +214,8 @@ def verify(
 
     Args:
         clocks: `[blocks, marks]` int64, written by the build that reads the clock: cycles around `PHASES`.
-        shape: one of `SHAPES`: the kernel of `read.cuh` with such blocks; None: that of `verify.cuh`.
-        early: of `read.cuh`: it may start while the kernel in front, which must not write states, still runs.
+        shape: one of `SHAPES`: the kernel of `read.cuh` or `blocks.cuh` with such blocks; None: that of `verify.cuh`.
+        early: with a shape: it may start while the kernel in front, which must not write states, still runs.
 
     Raises:
         built.BuildError: no library.
@@ -217,7 +232,8 @@ def verify(
     if shape is None:
         _launched("verify", calls.gdn_tree_verify(ctypes.byref(problem), _stream(device)), problem)
     else:
-        failed = calls.gdn_tree_read(ctypes.byref(problem), shape, int(early), _stream(device))
+        call = calls.gdn_tree_read if shape > 1000 else calls.gdn_tree_blocks
+        failed = call(ctypes.byref(problem), shape, int(early), _stream(device))
         _launched(f"verify, shape {shape}", failed, problem)
     return out
 

@@ -78,7 +78,7 @@ def laid_out(layers: list[Inputs], pad: int) -> Inputs:
 
 
 def shapes_of(case: cases.Case) -> list[int | None]:
-    """The kernel of `verify.cuh`, and those of `read.cuh` that take the case's heads."""
+    """The kernel of `verify.cuh`, and those of `native.SHAPES` that take the case's heads."""
     values_a_key = case.x.v.shape[2] // case.x.k.shape[2]
     return [None, *(shape for shape, heads in native.SHAPES.items() if values_a_key % heads == 0)]
 
@@ -98,7 +98,7 @@ def verify_shares(case: cases.Case, shapes: Iterable[int | None]) -> dict[str, f
             given = (case.x, case.state, case.slots, tree, case.scale)
             runs.append(native.verify(*given, out=out, shape=shape, early=early))
         same = torch.equal(runs[0].view(torch.int16), runs[1].view(torch.int16)) and torch.equal(kept, case.state)
-        name = "verify" if shape is None else f"read {shape}"
+        name = native.name_of(shape)
         found[name] = cases.worst(runs[0], exact, bound) if same else float("inf")
     return found
 
@@ -126,13 +126,12 @@ def commit_shares(step: Step, seed: int) -> dict[str, float]:
     return found
 
 
-def shares(device: str, wanted: Iterable[tuple[Size, str, str]]) -> Iterator[tuple[str, float, str]]:
-    """What was compared, its share, and the case."""
+def shares(device: str, wanted: Iterable[tuple[Size, str, str]], more: bool) -> Iterator[tuple[str, float, str]]:
+    """What was compared, its share, and the case. more: the kernels of `native.SHAPES` too."""
     for number, (size, tree, values) in enumerate(wanted):
         step = step_of(size, tree, values, number, device, 2)
-        name = f"{tree} {values} {size}"
-        case = step.layers[1]
-        shapes = shapes_of(case) if device == "cuda" or number % 3 == 0 or size[3][0] == 128 else [None]
+        name, case = f"{tree} {values} {size}", step.layers[1]
+        shapes = shapes_of(case) if more else [None]
         for what, share in {**verify_shares(case, shapes), **commit_shares(step, number)}.items():
             yield what, share, name
 
@@ -143,12 +142,12 @@ def few_of(device: str) -> list[tuple[Size, str, str]]:
     return found + ([(ENGINE[0], "random", "plain"), (ENGINE[0], "chain", "same-keys")] if device == "cuda" else [])
 
 
-def main(device: str, few: bool = False) -> int:
+def main(device: str, few: bool = False, more: bool = True) -> int:
     """Print how much of the bound is used, and what is wrong. Nonzero where anything is."""
     largest: dict[str, float] = {}
     wrong, count = [], 0
     wanted = few_of(device) if few else plan(device)
-    for what, share, name in shares(device, wanted):
+    for what, share, name in shares(device, wanted, more):
         count += 1
         largest[what] = max(share, largest.get(what, 0.0))
         if not share <= 1:

@@ -43,7 +43,8 @@ def verify(step: native_cases.Step, shape: int | None, early: bool) -> dict[str,
     block's start to the last one's end, and from one launch's start to the next one's."""
     requests, tree = len(step.layers[0].slots), op.ancestors(step.layers[0].parents)
     heads, height = step.x.v.shape[3:]
-    name, columns, together = ("verify", 32, 1) if shape is None else ("read", shape % 1000, shape // 1000)
+    name = "verify" if shape is None else "read" if shape > 1000 else "blocks"
+    columns, together = (shape or 32) % 1000, max((shape or 32) // 1000, 1)
     blocks = requests * heads // together * (height // columns)
     clocks = torch.zeros(len(step.layers), blocks, native.MARKS[name], dtype=torch.int64, device="cuda")
     calls: Calls = []
@@ -52,7 +53,7 @@ def verify(step: native_cases.Step, shape: int | None, early: bool) -> dict[str,
         calls.append(partial(native.verify, *given, clocks=own, shape=shape, early=early))
     replayed(calls)
     found = read_out(name, clocks[-1])
-    if shape is not None:
+    if name == "read":
         first, last = clocks[..., 9].amin(1).double(), clocks[..., 10].amax(1).double()
         found |= {"launch, ns": float((last - first).median()), "a layer, ns": float(first.diff().median())}
     return found
@@ -62,6 +63,6 @@ def measured(step: native_cases.Step) -> dict[str, dict[str, float]]:
     """Of every kernel, on one step's rows and states."""
     found = {"commit": commit(step), "verify": verify(step, None, False)}
     for shape in native.SHAPES:
-        found[f"read {shape}"] = verify(step, shape, False)
-        found[f"read {shape} early"] = verify(step, shape, True)
+        found[native.name_of(shape)] = verify(step, shape, False)
+        found[f"{native.name_of(shape)} early"] = verify(step, shape, True)
     return found

@@ -31,9 +31,27 @@ def order() -> Iterator[ctypes.CDLL]:
 
 @needs_compiler
 def test_within_the_bound_on_every_tree_and_width(capsys: pytest.CaptureFixture[str]) -> None:
-    assert native_cases.main("cpu") == 0, capsys.readouterr().out
+    assert native_cases.main("cpu", more=False) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
     assert ", 0 wrong" in said and int(said.split()[0]) >= 100
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [9, 33])
+@pytest.mark.parametrize("values", ["plain", "same-keys"])
+def test_other_shapes_are_within_the_bound(rows: int, values: str) -> None:
+    """Of one width; `test_every_shape_everywhere` has the rest."""
+    size: native_cases.Size = (2, rows, (1, 3), (32, 32))
+    case = native_cases.step_of(size, "random", values, rows, "cpu", 1).layers[0]
+    found = native_cases.verify_shares(case, native_cases.shapes_of(case))
+    assert len(found) == 1 + len(native.SHAPES) and max(found.values()) <= 1, found
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_every_shape_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert native_cases.main("cpu", more=True) == 0, capsys.readouterr().out
+    assert int(capsys.readouterr().out.split()[0]) >= 300
 
 
 @pytest.mark.gpu
@@ -63,9 +81,9 @@ def test_the_order_of_threads_changes_no_bit(order: ctypes.CDLL) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("shape", native.SHAPES)
-def test_the_order_of_threads_changes_no_bit_of_a_read(shape: int) -> None:
-    calls = native.functions(native.HOST, 128, read=True)
-    case = native_cases.step_of((1, 21, (1, 3), (128, 64)), "random", "plain", 3, "cpu", 1).layers[0]
+def test_the_order_of_threads_changes_no_bit_of_other_shapes(shape: int) -> None:
+    calls = native.functions(native.HOST, 32, more=True)
+    case = native_cases.step_of((1, 33, (1, 3), (32, 64)), "random", "plain", 3, "cpu", 1).layers[0]
     found = []
     for turn in range(5):
         calls.gdn_tree_order(turn)

@@ -66,7 +66,7 @@ def test_the_read_launch_says_what_the_kernels_own_caller_says(value_heads: int)
     state, slots = torch.randn(2, 6, value_heads, 32, 16), torch.tensor([4, -1], dtype=torch.int32)
     parents = torch.tensor([[-1, *(i // 2 for i in range(16))], [-1, *range(13), 4, 4, 15]])
     words = op.ancestors(parents)
-    calls, shapes = own.functions(own.HOST, 16, read=True), []
+    calls, shapes = own.functions(own.HOST, 16, more=True), []
     module = SimpleNamespace(
         read=lambda problem, shape, early, stream: (
             shapes.append((shape, early)) or calls.gdn_tree_read(problem, shape, early, stream)
