@@ -95,6 +95,12 @@ def cached_edges(positions: int, candidates: int, pair: bool) -> int:
     return edges if edges <= MOST_EDGES else 0
 
 
+@triton.constexpr_function
+def room_for(items: int, least: int) -> int:
+    """The first power of two that is no less than either. Triton's own is a plain function inside SGLang."""
+    return max(least, 1 << max(items - 1, 0).bit_length())
+
+
 @triton.jit
 def edge_scores(unary, pair, depth, rank, child, real, K: tl.constexpr, HAS_UNARY: tl.constexpr,
                 HAS_PAIR: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
@@ -118,7 +124,7 @@ def cost_of(edge):  # type: ignore[no-untyped-def]
 def keep_edges(unary, pair, words, EDGE_COUNT: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
                HAS_UNARY: tl.constexpr, HAS_PAIR: tl.constexpr, NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """All edge costs of a lattice into shared memory; a barrier has to follow. WIDTH: at least so many at a time."""
-    ROOM: tl.constexpr = max(WIDTH, triton.next_power_of_2(EDGE_COUNT))
+    ROOM: tl.constexpr = room_for(EDGE_COUNT, WIDTH)
     at = chunk_of(ROOM)
     real = at < EDGE_COUNT
     if HAS_PAIR:
