@@ -238,3 +238,14 @@ def test_compiles_without_spills(arch: str) -> None:
 
     found = native_compiled.resources(arch)
     assert len(found) == 5 and not any(one["spill_bytes"] or one["stack_bytes"] for one in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["90a", "120a"])
+@pytest.mark.skipif(shutil.which(native.command("90a", 128)[0]) is None, reason="needs nvcc")
+def test_other_shapes_compile_without_spills(arch: str) -> None:
+    from specpilot_kernels.gdn_tree import native_compiled
+
+    found = native_compiled.resources(arch, more=True)
+    assert len(found) == 5 + 4 * len(native.SHAPES)
+    assert not any(one["spill_bytes"] or one["stack_bytes"] for one in found.values()), found
