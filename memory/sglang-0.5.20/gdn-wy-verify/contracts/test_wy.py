@@ -45,6 +45,20 @@ def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert switch.wy_variant() == "off"
 
 
+def test_the_kernel_is_the_one_that_was_the_fastest() -> None:
+    """Or within 3 % of it, among those that start early and `cuda`, in the results of `kernels/gdn_tree`."""
+    body = json.loads((HERE.parents[3] / "kernels/gdn_tree/results/h200-2026-11-30-native.json").read_text())
+    for size in body["timings"]:
+        times = {
+            name.removeprefix("verify "): us for name, us in size["median_us"].items() if name.startswith("verify")
+        }
+        shape = native.shape_of(size["requests"], size["rows"], 3)
+        chosen = times["cuda" if shape == 0 else f"read {shape} early"]
+        others = [us for name, us in times.items() if name == "cuda" or name.endswith("early")]
+        assert chosen <= 1.03 * min(others), (size["requests"], size["rows"])
+    assert native.shape_of(1, 32, 2) == 1064
+
+
 @pytest.mark.parametrize("value_heads", [2, 6])
 def test_the_read_launch_says_what_the_kernels_own_caller_says(value_heads: int) -> None:
     """The CUDA source on a CPU (`emulate.hpp`): the same outputs of every layer, whoever describes the problem."""
