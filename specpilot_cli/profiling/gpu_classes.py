@@ -14,12 +14,12 @@ GEMM = "gemm"
 LM_HEAD = "lm_head"
 
 _RULES: tuple[tuple[str, str], ...] = (
-    # of memory entries, by the names in their sources: certified-head, gdn-commit and gdn-path-verify
+    # of memory entries, by the names in their sources: certified-head, gdn-commit, gdn-path-verify and gdn-wy-verify
     (LM_HEAD, r"\bhead_(bound|finish|rows)_kernel"),
     ("gdn_commit", r"\bgdn_commit_kernel|\bcommit::walk"),
     ("gdn_conv", r"\bgdn_tree_(conv|windows)_kernel"),
     ("copy", r"\bgdn_tree_plant_kernel"),
-    ("gdn_recurrence", r"\bverify::solve_tree|\bgdn_tree_"),
+    ("gdn_recurrence", r"\bverify::solve_tree|\bread::read_tree|\bgdn_tree_|^_verify$"),
     # torch.compile names its kernels after the operators in them: DFLASH2's convolution and candidate scores
     ("draft_conv", r"triton_\w*constant_pad_nd"),
     ("selector", r"triton_\w*(fused_index|cat_expand_index|mul_squeeze_sum|add_permute_unsqueeze)"),

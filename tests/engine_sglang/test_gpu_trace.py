@@ -152,6 +152,8 @@ def test_a_cpu_trace_and_a_single_step_are_refused(tmp_path: Path) -> None:
         ("void commit::walk<128>(Problem)", "gdn_commit"),
         ("gdn_commit_kernel", "gdn_commit"),
         ("void verify::solve_tree<128, 32>(Problem)", "gdn_recurrence"),
+        ("void read::read_tree<read::Shape<32, 128, 3, 16> >(Problem)", "gdn_recurrence"),
+        ("_verify", "gdn_recurrence"),  # Triton's, along paths and all paths at once
         ("gdn_tree_conv_kernel", "gdn_conv"),
         ("void head_bound_kernel<Config<4, 1>>(Problem)", "lm_head"),
         ("void w12_gemm_kernel<Config<256>>(CUtensorMap, Problem)", "gemm"),
