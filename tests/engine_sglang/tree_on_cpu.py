@@ -60,7 +60,7 @@ KERNELS = (
     ("accept.py", "if not predict.is_cuda:", "if False:"),
     ("rows.py", "if not input_ids.is_cuda:", "if False:"),
     ("compaction.py", "if not source.is_cuda:", "if False:"),
-    ("row_lse.py", "if not base.is_cuda:", "if False:"),
+    ("pair_scores.py", "if not base.is_cuda:", "if False:"),
     ("sampler.py", "if ids.is_cuda:", "if True:"),
 )
 

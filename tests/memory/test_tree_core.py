@@ -58,8 +58,15 @@ def test_contracts_hold_on_the_added_files(added: Path) -> None:
         ("accept.py", "fits = node & (above == here)", "fits = node & (above <= here)", "interpreter"),
         ("rows.py", "other < request", "other <= request", "interpreter"),
         ("compaction.py", "step < tl.load(counts + request)", "step <= tl.load(counts + request)", "interpreter"),
-        ("row_lse.py", "ours = base + (row // PARENTS) * vocab", "ours = base + row * vocab", "interpreter"),
-        ("lattice.py", "anchors.view(-1, 1, 1).expand", "ids[:, :1, :1].expand", "markov"),
+        ("pair_scores.py", "1 + (slot - 1) // K", "(slot - 1) // K", "interpreter"),
+        ("pair_scores.py", "mask=inside & given", "mask=inside", "interpreter"),
+        (
+            "beam.py",
+            "child[None, :] * BEAM + lane",
+            "lane[:, None] * CHILDREN + child[None, :] + 0 * lane",
+            "interpreter",
+        ),
+        ("lattice.py", "base[:, :1] += head", "base[:, :1] -= head", "markov"),
         ("selection/op.py", "MOST_EDGES", "MOST_EDGES + 1", "vendored"),
     ],
 )

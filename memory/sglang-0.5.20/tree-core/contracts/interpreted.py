@@ -19,6 +19,8 @@ from tree_modules import tree_modules
 SLACK_NATS = 2e-5
 """A sum's relative error is the error of its logarithm: two roundings of (score - maximum) for scores within 64 of it
 (64 x 2**-23), exp's own two units in the last place, and at most 24 additions one behind the other (26 x 2**-24)."""
+EACH_NATS = 64 * 2**-24
+"""Half a unit in the last place of a score below 64, for each of base plus bias and the difference."""
 
 
 def accepted(modules: Any) -> None:
@@ -103,21 +105,29 @@ def moved(modules: Any) -> None:
 
 
 def summed(modules: Any) -> None:
-    """`_part` over a vocabulary that is no multiple of anything."""
-    row_lse = modules.row_lse
+    """`_part` and `_pairs` over a vocabulary that is no multiple of anything, words that cannot be among them."""
+    scores = modules.pair_scores
     generator = torch.Generator().manual_seed(2)
-    requests, parents, vocab = 3, 2, row_lse.PART + 1237
-    base = torch.randn(requests, vocab, generator=generator) * 8
-    bias = torch.randn(requests, parents, vocab, generator=generator) * 4
-    base[0, ::2] = float("-inf")
-    parts = triton.cdiv(vocab, row_lse.PART)
-    found = torch.empty(2, requests * parents, parts)
-    row_lse._part[(requests * parents, parts)](
-        base, bias, found[0], found[1], vocab, PARENTS=parents, PART=row_lse.PART, BLOCK=row_lse.BLOCK
-    )
-    mine = (found[0] + found[1].log()).logsumexp(-1).view(requests, parents)
-    exact = (base.double().unsqueeze(1) + bias.double()).logsumexp(-1)
-    assert (mine - exact).abs().max() < SLACK_NATS, (mine - exact).abs().max()
+    for requests, depth, width, vocab in ((2, 3, 3, scores.PART + 1237), (3, 1, 2, 700), (1, 4, 5, 900)):
+        base = torch.randn(requests, depth, vocab, generator=generator) * 8
+        bias = torch.randn(requests, depth - 1, width, vocab, generator=generator) * 4
+        base[0, :, ::2] = float("-inf")
+        ids = base.topk(width, -1).indices.int()
+        rows, parts = requests * (1 + (depth - 1) * width), triton.cdiv(vocab, scores.PART)
+        tops, sums = torch.empty(2, rows, parts)
+        mine = torch.full((requests, depth, width, width), 7.0)
+        scores._part[(rows, parts)](
+            base, bias, tops, sums, vocab, D=depth, K=width, PART=scores.PART, BLOCK=scores.BLOCK
+        )
+        scores._pairs[(requests, depth)](
+            base, bias, ids, tops, sums, mine, vocab, parts, D=depth, K=width,
+            WIDTH=triton.next_power_of_2(width), PARTS=triton.next_power_of_2(parts),
+        )  # fmt: skip
+        none = torch.zeros(requests, 1, width, vocab)
+        exact = base.double().unsqueeze(2) + torch.cat([none, bias], 1).double()
+        wanted = exact.gather(-1, ids.long().unsqueeze(2).expand(-1, -1, width, -1)) - exact.logsumexp(-1, keepdim=True)
+        assert (mine - wanted).abs().max() < SLACK_NATS + 2 * EACH_NATS, (mine - wanted).abs().max()
+        assert (scores.pair_scores(base, bias, ids) - wanted).abs().max() < SLACK_NATS + 2 * EACH_NATS
     print("sum")
 
 

@@ -57,7 +57,7 @@ def test_markov_scores_are_the_heads_log_probabilities(
     head, base, hidden = Markov(), torch.randn(BATCH, DEPTH, VOCAB) * 3, torch.randn(BATCH, DEPTH, HIDDEN)
     anchors = torch.randint(0, VOCAB, (BATCH,))
     monkeypatch.setattr(modules.lattice, "top", lambda scores, count: torch.topk(scores, count, dim=-1))
-    ids, unary, pair = modules.lattice.markov_lattice(base, head, hidden, anchors, CANDIDATES)
+    ids, unary, pair = modules.lattice.markov_lattice(base.clone(), head, hidden, anchors, CANDIDATES)
     assert unary is None and ids.dtype == torch.int32 and pair.dtype == torch.float32
     for b in range(BATCH):
         for d in range(DEPTH):
