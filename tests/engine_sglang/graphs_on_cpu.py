@@ -29,8 +29,13 @@ class FullCudaGraphBackend(BaseCudaGraphBackend):
         forward_fn()
         if post_warmup_hook is not None:
             post_warmup_hook()
-        metadata = self._runner.attn_backend.forward_metadata
+        metadata = [part.forward_metadata for part in self._parts()]
         self._graphs[shape_key] = forward_fn, metadata, forward_fn()
+
+    def _parts(self):
+        """The attention backend, or those that a hybrid one holds."""
+        backend = self._runner.attn_backend
+        return getattr(backend, "attn_backend_list", None) or [backend]
 
     def can_run(self, forward_batch, shape_key):
         return shape_key in self._graphs
@@ -44,7 +49,8 @@ class FullCudaGraphBackend(BaseCudaGraphBackend):
 
         forward_fn, metadata, kept = self._graphs[shape_key]
         backend = self._runner.attn_backend
-        backend.forward_metadata = metadata
+        for part, kept_metadata in zip(self._parts(), metadata):
+            part.forward_metadata = kept_metadata
         with forward_context(ForwardContext(attn_backend=backend)):
             made = forward_fn()
         for name in ("next_token_logits", "hidden_states"):

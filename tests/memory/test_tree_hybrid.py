@@ -179,34 +179,38 @@ def test_a_planted_fault_changes_the_text(fault: str, place: Path) -> None:
 @pytest.mark.slow
 @needs_engine
 def test_prefixes_tracked_while_decoding_have_ars_states(place: Path) -> None:
-    """A second turn takes up 32 tokens whose states were kept in the middle of an accepted path."""
+    """A second turn takes up 64 tokens; their states were kept where an accepted path passed them."""
     cached = {
         **ALWAYS, "speculative_tree_nodes": 15, "disable_radix_cache": False, "max_mamba_cache_size": 24,
         "mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": 16,
     }  # fmt: skip
-    again = {"turns": 2, "tokens": TOKENS, "prompts": PROMPTS[:4]}
+    long = [[(7 * i + 3 * j) % 22 for j in range(50 + i)] for i in range(4)]
+    again = {"turns": 2, "tokens": 20, "prompts": long}
     found, ar = run(place, "dspark", cached, **again), run(place, "ar", {}, **again)
     assert found["texts"] == ar["texts"] and len(ar["texts"]) == 8
-    assert min(found["cached"][4:]) >= 16 and max(ar["cached"]) == 0
+    assert found["cached"] == [0] * 4 + [64] * 4 and max(ar["cached"]) == 0
 
 
 @pytest.mark.slow
 @needs_engine
-def test_graphs_with_every_kernel_in_the_interpreter(place: Path) -> None:
-    """The runners' static buffers, padding and metadata, and all kernels of a step, the recurrence's too."""
-    shutil.copytree(place / "entry", place / "graphs", ignore=shutil.ignore_patterns(".git"))
-    allow_hybrid_trees(place / "graphs", plain=False)
-    allow_graphs(place / "graphs")
-    allow_kernels(place / "graphs")
+@pytest.mark.parametrize("most", [0, 1])
+def test_graphs_with_every_kernel_in_the_interpreter(most: int, place: Path) -> None:
+    """The runners' static buffers, padding and metadata, and all kernels of a step; with 1, chains for two requests."""
+    if not (place / "graphs").exists():
+        shutil.copytree(place / "entry", place / "graphs", ignore=shutil.ignore_patterns(".git"))
+        allow_hybrid_trees(place / "graphs", plain=False)
+        allow_graphs(place / "graphs")
+        allow_kernels(place / "graphs")
     more = {
-        **ALWAYS, "attention_backend": "triton", "speculative_draft_attention_backend": "triton",
+        "attention_backend": "triton", "speculative_draft_attention_backend": "triton", "max_running_requests": 2,
         "disable_cuda_graph": False, "disable_prefill_cuda_graph": True, "cuda_graph_max_bs_decode": 2,
-        "max_running_requests": 2, "speculative_tree_nodes": 7,
+        "speculative_tree_nodes": 11, "speculative_tree_max_requests": most,
     }  # fmt: skip
-    found = run(place, "dspark", more, tree="graphs", tokens=6, prompts=PROMPTS[:2])
-    assert found["texts"] == [text[:6] for text in expected(place)[:2]]
-    assert "Capture target verify CPU graph begin. backend=full, num_tokens_per_req=8" in found["said"]
-    assert found["said"].count("graph replayed") >= 2, "the target's and the draft's"
+    found = run(place, "dspark", more, tree="graphs", tokens=6, prompts=PROMPTS[:3])
+    assert found["texts"] == [text[:6] for text in expected(place)[:3]]
+    assert "Capture target verify CPU graph begin. backend=full, num_tokens_per_req=12" in found["said"]
+    assert ("Chains of 8 rows: graphs for [2] requests" in found["said"]) == (most == 1)
+    assert "graph replayed" in found["said"]
 
 
 @pytest.mark.slow
