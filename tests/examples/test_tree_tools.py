@@ -8,13 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from specpilot_cli.artifacts.replay_lattice import LatticeBody
+from specpilot_cli.replay.lattice_file import LatticeReader, LatticeWriter
+from specpilot_cli.replay.steps import Steps, Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "tree"))
 
 import compare
 import measure
 import robust
+import until_end
 
 STEPS = {1: 4, 2: 10}  # verify steps of the request whose prompt has so many tokens
 
@@ -138,3 +144,36 @@ def test_a_copy_with_a_longer_context_links_the_weights(tmp_path: Path) -> None:
     config = json.loads((made / "config.json").read_text())
     assert config == {"max_position_embeddings": 2 * robust.CONTEXT, "hidden_size": 8}
     assert (made / "model.safetensors").is_symlink() and (made / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_lattices_end_with_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end, positions, width, count = 9, 2, 3, 5
+    # the second answer ends with its third token, the first one never; tokens go on far enough behind the last anchor
+    texts = [[1, 2, 3, 4, 5, 6, 7, 8], [5, 4, end, 3, 2, 1, end, 4]]
+    rows = [(r, o) for r in range(2) for o in range(count)]
+    request, offset = (np.array(column, dtype=np.int32) for column in zip(*rows, strict=True))
+    ids = np.tile(np.arange(width, dtype=np.int32), (len(rows), positions, 1))
+    logprobs = np.log(np.full(ids.shape, 1 / width, dtype=np.float32)).astype(np.float32)
+    steps = Steps(
+        texts=tuple(Text(f"t{n}", np.array([7, *text], dtype=np.int32), 1) for n, text in enumerate(texts)),
+        request=request, offset=offset, anchor=np.array([texts[r][o] for r, o in rows], dtype=np.int32),
+        ids=ids, logprobs=logprobs, transitions=None,
+        continuation=np.array([texts[r][o + 1 : o + 2 + positions] for r, o in rows], dtype=np.int32),
+        accepted=np.full(len(rows), -1, dtype=np.int32), bonus=np.full(len(rows), -1, dtype=np.int32),
+    )  # fmt: skip
+    assert until_end.ends(steps, [end]) == [9, 2]
+    body = LatticeBody(
+        positions=positions, candidates=width, vocab_size=10, dense=True, drafter="DFLASH", transitions="none",
+        recorder="by hand", new_tokens=count + 1, deployment=None, server=None, requests=None,
+    )  # fmt: skip
+    (tmp_path / "whole").mkdir()
+    writer = LatticeWriter(tmp_path / "whole", body)
+    writer.append(steps)
+    writer.finish()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": end}))
+    given = [str(tmp_path / "whole"), "--target", str(tmp_path), "-o", str(tmp_path / "cut")]
+    monkeypatch.setattr(sys, "argv", ["until_end.py", *given])
+    assert until_end.main() == 0
+    (found,) = LatticeReader(str(tmp_path / "cut")).blocks()
+    assert list(zip(found.request.tolist(), found.offset.tolist(), strict=True)) == [*rows[:5], (1, 0), (1, 1)]
+    assert LatticeReader(str(tmp_path / "cut")).body.recorder.endswith("cut at each answer's end")
