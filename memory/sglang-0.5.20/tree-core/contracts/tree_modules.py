@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sglang", "sglang.srt", "sglang.srt.speculative")
-NAMES = ("arrays", "accept", "beam", "compaction", "lattice", "pair_scores", "region", "rows", "sampler")
+NAMES = ("arrays", "accept", "beam", "compaction", "lattice", "pair_scores", "regime", "rows", "sampler")
 
 
 def tree_modules(worktree: Path) -> Any:
