@@ -30,7 +30,7 @@ def run_cases(device: str) -> subprocess.CompletedProcess[str]:
 def test_both_variants_in_the_interpreter() -> None:
     done = run_cases("cpu")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ", 0 wrong" in done.stdout and int(done.stdout.split()[0]) >= 200
+    assert ", 0 wrong" in done.stdout and int(done.stdout.split()[0]) >= 150
 
 
 @pytest.mark.gpu

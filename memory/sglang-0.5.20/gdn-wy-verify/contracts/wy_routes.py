@@ -2,7 +2,8 @@
 
 In Triton's interpreter (`TRITON_INTERPRET=1`, float32, since it gets BF16 wrong; outputs are rounded to BF16 here) or
 on a GPU in BF16, there the CUDA kernels too. Cases, float64 reference and error bound E are those of
-`kernels/gdn_tree/cases.py`: random, badly conditioned, long-lived, forgetful and large states, on five kinds of trees.
+`kernels/gdn_tree/cases.py`: random, badly conditioned, long-lived, forgetful and large states, states that 1,024 tokens
+leave, on five kinds of trees.
 
 Both outputs are within E of the exact one before they are rounded. Rounding never reverses an order and moves a number
 by at most half a unit, so where 2 E is below a unit of BF16 they are the same or neighbours: that is held to one unit.
