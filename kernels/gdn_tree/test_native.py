@@ -230,6 +230,24 @@ def test_what_it_does_not_take_is_refused() -> None:
     assert not native.can_run(CPU, 256) and native.can_run(CPU, 32)
 
 
+def test_every_form_of_the_commit_finds_its_place() -> None:
+    """What `bench_commit.py` changes is in the source; a change that is not is refused."""
+    from specpilot_kernels.gdn_tree import bench_commit
+
+    sources = {name: bench_commit.source_of(form) for name, form in bench_commit.FORMS.items()}
+    assert len(set(sources.values())) == len(sources) - 1, "all differ, but for the two without a change"
+    with pytest.raises(ValueError, match="has 0 times"):
+        bench_commit.source_of(bench_commit.Form((("no such line", ""),)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(native.command("90a", 128)[0]) is None, reason="needs nvcc")
+def test_the_form_with_all_changes_compiles(tmp_path: Path) -> None:
+    from specpilot_kernels.gdn_tree import bench_commit
+
+    assert bench_commit.build(tmp_path, 0, bench_commit.FORMS["all three, 4000"], "90a").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize("arch", ["90a", pytest.param("120a", marks=pytest.mark.slow)])
 @pytest.mark.skipif(shutil.which(native.command("90a", 128)[0]) is None, reason="needs nvcc")
 def test_compiles_without_spills(arch: str) -> None:
