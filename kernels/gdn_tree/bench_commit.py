@@ -1,8 +1,8 @@
 """Forms of the commit beside each other, on a GPU: `python bench_commit.py --out FILE`.
 
 A form is a change of `commit.cuh` in a copy: when a block asks for states and how they are cached. All of them must
-give the same bits. They are here to find out why loads and steps do not overlap (README); the one that wins replaces the
-source.
+give the same bits. They are here to find out why loads and steps do not overlap (README); the one that wins
+replaces the source.
 """
 
 import argparse

@@ -232,6 +232,7 @@ def test_what_it_does_not_take_is_refused() -> None:
 
 def test_every_form_of_the_commit_finds_its_place() -> None:
     """What `bench_commit.py` changes is in the source; a change that is not is refused."""
+    pytest.importorskip("triton")
     from specpilot_kernels.gdn_tree import bench_commit
 
     sources = {name: bench_commit.source_of(form) for name, form in bench_commit.FORMS.items()}
@@ -243,6 +244,7 @@ def test_every_form_of_the_commit_finds_its_place() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which(native.command("90a", 128)[0]) is None, reason="needs nvcc")
 def test_the_form_with_all_changes_compiles(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
     from specpilot_kernels.gdn_tree import bench_commit
 
     assert bench_commit.build(tmp_path, 0, bench_commit.FORMS["all three, 4000"], "90a").stat().st_size > 10_000
