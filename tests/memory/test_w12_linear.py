@@ -91,24 +91,37 @@ def test_the_method_in_the_engine(trees: Trees) -> None:
     assert "skipped" not in done.stdout
 
 
-@engine
-@pytest.mark.slow
-@pytest.mark.parametrize("biases", [False, True])
-def test_greedy_text_is_that_of_bf16_to_the_last_bit_of_a_logprob(trees: Trees, tmp_path: Path, biases: bool) -> None:
-    model = write_model(tmp_path / "model", biases=biases)
-    stock, _ = generated(trees["stock"], model, "none")
-    packed, said = generated(trees["patched"] | REFERENCE, model, "w12")
-    assert packed == stock
+@pytest.fixture(scope="module")
+def plain(trees: Trees, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, object]:
+    """A model without biases, and what stock generates with it."""
+    model = write_model(tmp_path_factory.mktemp("plain") / "model")
+    return model, generated(trees["stock"], model, "none")[0]
+
+
+def assert_packed_and_equal(trees: Trees, model: Path, method: str, stock: object) -> None:
+    ours, said = generated(trees["patched"] | REFERENCE, model, method)
+    assert ours == stock
     assert ALL_PACKED in said
 
 
 @engine
 @pytest.mark.slow
-def test_outside_of_the_region_it_is_off_and_the_log_says_so_once(trees: Trees, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model")
-    stock, _ = generated(trees["stock"], model, "none")
-    ours, said = generated(trees["patched"], model, "w12")
-    assert ours == stock
+def test_greedy_text_is_that_of_bf16_to_the_last_bit_of_a_logprob(trees: Trees, plain: tuple[Path, object]) -> None:
+    assert_packed_and_equal(trees, plain[0], "w12", plain[1])
+
+
+@engine
+@pytest.mark.slow
+def test_with_biases_too(trees: Trees, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", biases=True)
+    assert_packed_and_equal(trees, model, "w12", generated(trees["stock"], model, "none")[0])
+
+
+@engine
+@pytest.mark.slow
+def test_outside_of_the_region_it_is_off_and_the_log_says_so_once(trees: Trees, plain: tuple[Path, object]) -> None:
+    ours, said = generated(trees["patched"], plain[0], "w12")
+    assert ours == plain[1]
     assert said.count("w12-linear is off: devices cpu not in sm90") == 1
     assert "linear weights packed" not in said
 
@@ -124,16 +137,15 @@ def damage(weights: Path, tensor: str) -> None:
 
 @engine
 @pytest.mark.slow
-def test_a_packed_checkpoint_loads_and_a_damaged_one_does_not(trees: Trees, tmp_path: Path, cli: Cli) -> None:
-    model, packed = write_model(tmp_path / "model"), tmp_path / "packed"
+def test_a_packed_checkpoint_loads_and_a_damaged_one_does_not(
+    trees: Trees, plain: tuple[Path, object], tmp_path: Path, cli: Cli
+) -> None:
+    (model, stock), packed = plain, tmp_path / "packed"
     cli("w12", "pack", str(model), "-o", str(packed)).expect(0)
     config = json.loads((model / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "w12"}
     (packed / "config.json").write_text(json.dumps(config))
-    stock, _ = generated(trees["stock"], model, "none")
-    ours, said = generated(trees["patched"] | REFERENCE, packed, "none")
-    assert ours == stock
-    assert ALL_PACKED in said
+    assert_packed_and_equal(trees, packed, "none", stock)
 
     whole = (packed / "model.safetensors").read_bytes()
     for tensor, named in (

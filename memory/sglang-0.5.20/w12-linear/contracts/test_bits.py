@@ -1,26 +1,9 @@
 """The tree's own codec keeps every bit, as far as torch alone can show it; the engine around it is not imported."""
 
 import importlib
-import sys
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
-from pathlib import Path
 
 import torch
 
-TREE = Path.cwd()
-
-
-def room(name: str) -> None:
-    """A package of the tree without its `__init__.py`, which would import the whole engine."""
-    spec = ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = [str(TREE.joinpath(*name.split(".")))]
-    sys.modules[name] = module_from_spec(spec)
-
-
-PARTS = ("sglang", "srt", "layers", "quantization", "w12")
-for end in range(1, len(PARTS) + 1):
-    room(".".join(PARTS[:end]))
 codec = importlib.import_module("sglang.srt.layers.quantization.w12.torch_codec")
 prepare = importlib.import_module("sglang.srt.layers.quantization.w12.prepare")
 
