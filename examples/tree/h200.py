@@ -29,6 +29,7 @@ from typing import IO, Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
+from applied import fault, worktrees  # noqa: E402
 from measure import ALONE, Measurement  # noqa: E402
 from measure import counted as counted  # noqa: E402
 
@@ -176,10 +177,8 @@ class Running:
         return None
 
     def fault(self) -> str:
-        """Its log from the first traceback on, and the log's end."""
-        lines = [line[:300] for line in self.log.read_text(errors="replace").splitlines()]
-        at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
-        return "\n".join([*lines[at : at + 70], "...", *lines[max(at + 70, len(lines) - 25) :]])
+        """What its log says of its end."""
+        return fault(self.log)
 
     def close(self) -> None:
         """End it and everything that it started."""
@@ -196,23 +195,6 @@ def passed_on(options: argparse.Namespace) -> list[str]:
     words += [f"--new-tokens={options.new_tokens}", f"--requests={options.requests}", f"--work={options.work}"]
     words += ["--widths", *map(str, options.widths)]
     return [*words, *(["--set", *options.set] if options.set else [])]
-
-
-def worktrees(options: argparse.Namespace) -> tuple[Path, Path]:
-    """Stock and the tree that the entry gives."""
-    from specpilot_cli.memory.apply import materialise, plan
-    from specpilot_cli.memory.room import open_room
-
-    stock, ours = options.stock or options.work / "stock", options.work / "tree"
-    if not stock.exists():
-        from specpilot_cli.engine.sglang.source import init_sglang
-
-        init_sglang(stock)
-    made = plan(open_room(None), ("tree-core",), stock)
-    if not ours.exists():
-        materialise(made, ours)
-    print(f"applied tree-core: tree {made.composition.tree}, as recorded: {made.reproduces}", flush=True)
-    return stock, ours
 
 
 def ring(options: argparse.Namespace) -> dict[str, Any]:
@@ -262,7 +244,7 @@ def main() -> int:
         run_one(options)
         return 0
     begun = time.monotonic()
-    stock, ours = worktrees(options)
+    stock, ours = worktrees("tree-core", options.stock, options.work)
     texts: dict[str, Any] = ring(options) if options.target is None else {}
     report: dict[str, Any] = {"settings": {s: settings(options, s) for s in options.systems}, "systems": {}}
     if options.go_on:

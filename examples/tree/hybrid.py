@@ -28,6 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 import h200  # noqa: E402
+from applied import fault, worktrees  # noqa: E402
 
 SYSTEMS = ("dflash2@8+32/cuda", "dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
 WIDTHS, ALONE = (1, 4, 8, 16, 24), 6
@@ -239,30 +240,6 @@ def end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def fault(log: Path) -> str:
-    """From the first traceback on, and the log's end."""
-    lines = [line[:300] for line in log.read_text(errors="replace").splitlines()]
-    at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
-    return "\n".join([*lines[at : at + 60], "...", *lines[max(at + 60, len(lines) - 15) :]])
-
-
-def worktrees(options: argparse.Namespace) -> tuple[Path, Path]:
-    """Stock and the tree that the entry gives."""
-    from specpilot_cli.memory.apply import materialise, plan
-    from specpilot_cli.memory.room import open_room
-
-    stock, ours = options.stock or options.work / "stock", options.work / "tree"
-    if not stock.exists():
-        from specpilot_cli.engine.sglang.source import init_sglang
-
-        init_sglang(stock)
-    made = plan(open_room(None), ("tree-hybrid",), stock)
-    if not ours.exists():
-        materialise(made, ours)
-    print(f"applied tree-hybrid: tree {made.composition.tree}, as recorded: {made.reproduces}", flush=True)
-    return stock, ours
-
-
 def main() -> int:
     """All systems."""
     options = arguments()
@@ -275,7 +252,7 @@ def main() -> int:
         options.target, options.drafters = options.work / "tiny" / "target", options.work / "tiny"
         if not options.target.exists():
             tiny(options.work / "tiny")
-    bench = Bench(options, *worktrees(options))
+    bench = Bench(options, *worktrees("tree-hybrid", options.stock, options.work))
     threads = [threading.Thread(target=bench.serve, args=[device]) for device in options.devices]
     for thread in threads:
         thread.start()

@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import h200  # noqa: E402
+from applied import worktrees  # noqa: E402
 
 REQUESTS, DISTINCT, LONGEST, SEED = 200, 40, 96, 20261130
 LONG = (16_000, 32_000, 16_500, 31_000)
@@ -215,7 +216,7 @@ def main() -> int:
     if options.one:
         run_one(options)
         return 0
-    _, worktree = h200.worktrees(options)
+    _, worktree = worktrees("tree-core", options.stock, options.work)
     devices = itertools.cycle(options.devices or [None])
     engines = [
         h200.Running(options, kind, worktree, device, script=Path(__file__), words=sys.argv[1:])

@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
 from specpilot_cli.engine.sglang.source import init_sglang
 from specpilot_cli.memory.apply import materialise, plan
@@ -13,17 +15,28 @@ from specpilot_cli.memory.room import open_room
 
 PYTHON = os.environ.get("SGLANG_TEST_PYTHON")
 """An interpreter with SGLang's dependencies (`tests/engine_sglang/`)."""
+WHEEL = os.environ.get("SGLANG_TEST_WHEEL")
+needs_engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's packages")
+needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
 Trees = dict[str, dict[str, str]]
 """Environments, by `stock` and `patched`."""
 
 
-def both_trees(folder: Path, entry: str) -> Trees:
-    """Make both trees below `folder`, from `SGLANG_TEST_WHEEL` or a download of 27 MB; the entry's must reproduce."""
-    wheel = os.environ.get("SGLANG_TEST_WHEEL")
-    stock, _ = init_sglang(folder / "stock", wheel=Path(wheel) if wheel else None)
+def entry_tree(folder: Path, entry: str) -> Path:
+    """Make stock's tree (`stock`) and the entry's (`patched`) below `folder`; the entry's must be the recorded one.
+
+    From `SGLANG_TEST_WHEEL`, or a download of 27 MB.
+    """
+    stock, _ = init_sglang(folder / "stock", wheel=Path(WHEEL) if WHEEL else None)
     made = plan(open_room(None), (entry,), stock.path)
     assert made.reproduces, made.first_difference
     materialise(made, folder / "patched")
+    return folder / "patched"
+
+
+def both_trees(folder: Path, entry: str) -> Trees:
+    """Both trees as `entry_tree` makes them, as environments of commands in either."""
+    entry_tree(folder, entry)
     stubs = write_stubs(folder / "stubs")
     common = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     common |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "SGLANG_JIT_CACHE_DIR": str(folder / "jit")}
@@ -37,3 +50,17 @@ def run(env: dict[str, str], *words: str, limit_s: float = 400) -> subprocess.Co
     """A command of the engine's interpreter, away from this repository."""
     argv = [str(PYTHON), *words]
     return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=limit_s)
+
+
+def checked(tree: Path, file: Path, folder: Path, limit_s: float = 400) -> None:
+    """The pytest file in the engine's interpreter and the tree, with Triton's interpreter; nothing is skipped."""
+    stubs = write_stubs(folder / "stubs")
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env |= {"PYTHONPATH": os.pathsep.join((str(tree), str(stubs), str(file.parent)))}
+    env |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(folder / "jit")}
+    argv = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
+    argv += ["-W", "ignore", "--rootdir", str(folder), str(file)]
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "skipped" not in done.stdout

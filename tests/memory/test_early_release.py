@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from memory.patched_engine import PYTHON, both_trees, run
+from memory.patched_engine import WHEEL, both_trees, needs_engine, needs_wheel, run
 from memory.w12_model import write_model
 
 from specpilot_cli.core.paths import share_dir
@@ -21,7 +20,6 @@ from specpilot_cli.memory.variants import load_variants, server_words
 HERE = Path(__file__).resolve().parent
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "early-release"
 COPIES = "sglang/kernels/jit/csrc/elementwise/early_release"
-WHEEL = os.environ.get("SGLANG_TEST_WHEEL")
 
 
 def test_the_copies_are_the_kernel_byte_for_byte(tmp_path: Path) -> None:
@@ -42,7 +40,7 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
+@needs_wheel
 def test_contracts_in_the_tree_that_it_gives_alone_and_with_w12_linear(tmp_path: Path) -> None:
     stock, _ = init_sglang(tmp_path / "stock", wheel=Path(str(WHEEL)))
     for names in (("early-release",), ("w12-linear", "early-release")):
@@ -70,7 +68,7 @@ def test_contracts_in_the_tree_that_it_gives_alone_and_with_w12_linear(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@needs_engine
 def test_the_real_engine_on_a_cpu_is_stock_with_the_switch_on(tmp_path: Path) -> None:
     trees = both_trees(tmp_path, "early-release")
     write_model(tmp_path / "model")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from memory.patched_engine import entry_tree, needs_wheel
 
 from specpilot_cli.core.paths import share_dir
-from specpilot_cli.engine.sglang.source import init_sglang
-from specpilot_cli.memory.apply import materialise, plan
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
-from specpilot_cli.memory.room import open_room
 from specpilot_cli.memory.variants import load_variants, server_words
 
 pytest.importorskip("triton")
 
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "gated-norm"
 COPY = "sglang/kernels/ops/attention/fla/layernorm_gated_few_rows.py"
-WHEEL = os.environ.get("SGLANG_TEST_WHEEL")
 
 
 def test_the_copy_is_the_kernel_byte_for_byte(tmp_path: Path) -> None:
@@ -39,13 +35,9 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
+@needs_wheel
 def test_contracts_in_the_tree_that_it_gives(tmp_path: Path) -> None:
-    stock, _ = init_sglang(tmp_path / "stock", wheel=Path(str(WHEEL)))
-    made = plan(open_room(None), ("gated-norm",), stock.path)
-    assert made.reproduces, made.first_difference
-    patched = tmp_path / "patched"
-    materialise(made, patched)
+    patched = entry_tree(tmp_path, "gated-norm")
     assert contract_fault(ENTRY, patched) is None
 
     # each of them can fail: another kernel, another sum, another rule of who takes which call

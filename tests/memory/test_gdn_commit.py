@@ -6,7 +6,6 @@ wheel: `SGLANG_TEST_WHEEL`.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,14 +13,12 @@ import pytest
 from engine_sglang.drafters_on_cpu import replace
 from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
 from memory.gdn_served import served
+from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
-from specpilot_cli.engine.sglang.source import init_sglang
-from specpilot_cli.memory.apply import materialise, plan
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
-from specpilot_cli.memory.room import open_room
 from specpilot_cli.memory.variants import load_variants, server_words
 
 pytest.importorskip("triton")
@@ -30,8 +27,6 @@ HERE = Path(__file__).resolve().parent
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "gdn-commit"
 CUDA = "sglang/kernels/jit/csrc/attention/gdn_tree"
 OURS = "sglang/srt/layers/attention/linear/gdn_commit"
-PYTHON, WHEEL = os.environ.get("SGLANG_TEST_PYTHON"), os.environ.get("SGLANG_TEST_WHEEL")
-needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
 
 
 def test_cuda_files_are_the_kernels_byte_for_byte(tmp_path: Path) -> None:
@@ -56,12 +51,7 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree that the entry reproduces."""
-    folder = tmp_path_factory.mktemp("gdn-commit")
-    stock, _ = init_sglang(folder / "stock", wheel=Path(str(WHEEL)))
-    made = plan(open_room(None), ("gdn-commit",), stock.path)
-    assert made.reproduces, made.first_difference
-    materialise(made, folder / "patched")
-    return folder / "patched"
+    return entry_tree(tmp_path_factory.mktemp("gdn-commit"), "gdn-commit")
 
 
 @pytest.mark.slow
@@ -89,38 +79,17 @@ def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
 
 @pytest.mark.slow
 @needs_wheel
-@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@needs_engine
 def test_in_the_real_engine(patched: Path, tmp_path: Path) -> None:
     """Pools, budget, refusals and whole verify steps through the engine's backends, in Triton's interpreter."""
-    stubs = write_stubs(tmp_path / "stubs")
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    env |= {"PYTHONPATH": os.pathsep.join((str(patched), str(stubs))), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(tmp_path / "jit")}
-    argv = [
-        str(PYTHON),
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--noconftest",
-        "-c",
-        os.devnull,
-        "-W",
-        "ignore",
-    ]
-    argv += ["--rootdir", str(tmp_path), str(HERE / "gdn_commit_engine_checks.py")]
-    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
-    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
-    assert "skipped" not in done.stdout
+    checked(patched, HERE / "gdn_commit_engine_checks.py", tmp_path)
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stock and a patched engine that run on a CPU, models and stubs."""
     folder = tmp_path_factory.mktemp("engines")
-    stock, _ = init_sglang(folder / "stock", wheel=Path(str(WHEEL)))
-    materialise(plan(open_room(None), ("gdn-path-verify",), stock.path), folder / "patched")
+    entry_tree(folder, "gdn-path-verify")
     write_models(folder / "models")
     write_stubs(folder / "stubs")
     for name in ("stock", "patched"):
@@ -133,7 +102,7 @@ TRITON, PATH = {"SGLANG_GDN_COMMIT": "triton"}, {"SGLANG_GDN_COMMIT": "triton", 
 
 @pytest.mark.slow
 @needs_wheel
-@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@needs_engine
 def test_prefixes_that_were_tracked_while_decoding_have_stocks_states(engines: Path) -> None:
     """A second turn of every request takes up 64 tokens from the radix cache: tokens and log-probabilities."""
     models, stubs = engines / "models", engines / "stubs"
@@ -144,7 +113,7 @@ def test_prefixes_that_were_tracked_while_decoding_have_stocks_states(engines: P
 
 @pytest.mark.slow
 @needs_wheel
-@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@needs_engine
 def test_served_texts_are_stocks_to_the_last_bit(engines: Path) -> None:
     """A hybrid target with a DFLASH drafter in the real engine, its scheduler overlapped: tokens and log-probabilities.
 

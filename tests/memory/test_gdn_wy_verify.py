@@ -16,14 +16,12 @@ import pytest
 from engine_sglang.drafters_on_cpu import replace
 from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
 from memory.gdn_served import served
+from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
-from specpilot_cli.engine.sglang.source import init_sglang
-from specpilot_cli.memory.apply import materialise, plan
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
-from specpilot_cli.memory.room import open_room
 from specpilot_cli.memory.variants import load_variants, server_words
 
 pytest.importorskip("triton")
@@ -32,8 +30,6 @@ HERE = Path(__file__).resolve().parent
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "gdn-wy-verify"
 OURS = "sglang/srt/layers/attention/linear/gdn_commit"
 CUDA = "sglang/kernels/jit/csrc/attention/gdn_tree"
-PYTHON, WHEEL = os.environ.get("SGLANG_TEST_PYTHON"), os.environ.get("SGLANG_TEST_WHEEL")
-needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
 
 
 def test_what_it_touches_and_how_it_is_switched() -> None:
@@ -48,12 +44,7 @@ def test_what_it_touches_and_how_it_is_switched() -> None:
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree that the entry reproduces."""
-    folder = tmp_path_factory.mktemp("gdn-wy-verify")
-    stock, _ = init_sglang(folder / "stock", wheel=Path(str(WHEEL)))
-    made = plan(open_room(None), ("gdn-wy-verify",), stock.path)
-    assert made.reproduces, made.first_difference
-    materialise(made, folder / "patched")
-    return folder / "patched"
+    return entry_tree(tmp_path_factory.mktemp("gdn-wy-verify"), "gdn-wy-verify")
 
 
 def run_contracts(patched: Path, test: str) -> str:
@@ -88,47 +79,24 @@ def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
 
 @pytest.mark.slow
 @needs_wheel
-@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@needs_engine
 @pytest.mark.parametrize(
     "checks", ["gdn_wy_engine_checks.py", "gdn_path_engine_checks.py", "gdn_commit_engine_checks.py"]
 )
 def test_in_the_real_engine(patched: Path, tmp_path: Path, checks: str) -> None:
     """All paths at once; and, without its switch, all that the entries below it promise."""
-    stubs = write_stubs(tmp_path / "stubs")
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    env |= {"PYTHONPATH": os.pathsep.join((str(patched), str(stubs), str(HERE)))}
-    env |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_JIT_CACHE_DIR": str(tmp_path / "jit")}
-    argv = [
-        str(PYTHON),
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--noconftest",
-        "-c",
-        os.devnull,
-        "-W",
-        "ignore",
-    ]
-    argv += ["--rootdir", str(tmp_path), str(HERE / checks)]
-    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
-    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
-    assert "skipped" not in done.stdout
+    checked(patched, HERE / checks, tmp_path)
 
 
 @pytest.mark.slow
 @needs_wheel
-@pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
+@needs_engine
 def test_served_texts_are_stocks(tmp_path: Path) -> None:
     """A hybrid target with a DFLASH drafter in the real engine: tokens, steps, and log-probabilities up to last bits.
 
     Those say what states and outputs did: a planted fault moves them a hundred times further at least.
     """
-    stock, _ = init_sglang(tmp_path / "stock", wheel=Path(str(WHEEL)))
-    patched, models = tmp_path / "patched", tmp_path / "models"
-    materialise(plan(open_room(None), ("gdn-wy-verify",), stock.path), patched)
+    patched, models = entry_tree(tmp_path, "gdn-wy-verify"), tmp_path / "models"
     write_models(models)
     stubs = write_stubs(tmp_path / "stubs")
     for tree in (tmp_path / "stock", patched):

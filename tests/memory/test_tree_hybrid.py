@@ -18,23 +18,18 @@ import pytest
 from engine_sglang.drafters_on_cpu import replace
 from engine_sglang.graphs_on_cpu import allow_graphs
 from engine_sglang.tree_on_cpu import allow_kernels
+from memory.patched_engine import PYTHON, entry_tree, needs_engine, needs_wheel
 from memory.tree_hybrid_model import write_models
 from memory.tree_hybrid_on_cpu import allow_hybrid_trees
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
-from specpilot_cli.engine.sglang.source import init_sglang
-from specpilot_cli.memory.apply import materialise, plan
 from specpilot_cli.memory.contracts import contract_fault
 from specpilot_cli.memory.entry import load_entry
-from specpilot_cli.memory.room import open_room
 
 HERE = Path(__file__).resolve().parent
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "tree-hybrid"
 TREE = "sglang/srt/speculative/draft_tree"
-PYTHON, WHEEL = os.environ.get("SGLANG_TEST_PYTHON"), os.environ.get("SGLANG_TEST_WHEEL")
-needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
-needs_engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's packages")
 SETTINGS: dict[str, Any] = {
     "device": "cpu", "attention_backend": "torch_native", "linear_attn_backend": "triton", "page_size": 1,
     "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "info", "skip_tokenizer_init": True,
@@ -78,12 +73,7 @@ def test_what_it_touches_and_what_it_needs() -> None:
 @pytest.fixture(scope="module")
 def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree that the entry reproduces, in a folder of its own."""
-    path = tmp_path_factory.mktemp("hybrid")
-    stock, _ = init_sglang(path / "stock", wheel=Path(WHEEL) if WHEEL else None)
-    made = plan(open_room(None), ("tree-hybrid",), stock.path)
-    assert made.reproduces, made.first_difference
-    materialise(made, path / "entry")
-    return path / "entry"
+    return entry_tree(tmp_path_factory.mktemp("hybrid"), "tree-hybrid")
 
 
 @pytest.fixture(scope="module")
