@@ -46,7 +46,7 @@ def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kernel_is_the_one_that_was_the_fastest() -> None:
-    """Or within 3 % of it, among those that start early and `cuda`, in the results of `kernels/gdn_tree`."""
+    """Of those that start early and `cuda`, by the medians in the results of `kernels/gdn_tree`."""
     body = json.loads((HERE.parents[3] / "kernels/gdn_tree/results/h200-2026-11-30-native.json").read_text())
     for size in body["timings"]:
         times = {
@@ -55,7 +55,7 @@ def test_the_kernel_is_the_one_that_was_the_fastest() -> None:
         shape = native.shape_of(size["requests"], size["rows"], 3)
         chosen = times["cuda" if shape == 0 else f"read {shape} early"]
         others = [us for name, us in times.items() if name == "cuda" or name.endswith("early")]
-        assert chosen <= 1.03 * min(others), (size["requests"], size["rows"])
+        assert chosen == min(others), (size["requests"], size["rows"])
     assert native.shape_of(1, 32, 2) == 1064
 
 
