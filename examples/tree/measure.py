@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -57,8 +58,9 @@ class Measurement:
         return answers, found
 
     def all(self, widths: Sequence[int]) -> dict[str, Any]:
-        """Every width, texts alone and together, and all texts of full length together."""
+        """Every width that there are requests for, texts alone and together, and all of full length together."""
         found: dict[str, Any] = {}
+        widths = [width for width in widths if width <= len(self.prompts)]
         for width in widths:
             answers, found[str(width)] = self.at(width)
             if width == 1:
@@ -70,7 +72,8 @@ class Measurement:
         return found
 
     def profile(self, folder: Path) -> dict[str, Any]:
-        """GPU time a verify step of one request by kernel, in microseconds, the largest first."""
+        """GPU time a step of one request by kernel, in microseconds, the largest first; its prefill is in the sums."""
+        shutil.rmtree(folder, ignore_errors=True)
         self.generate(self.prompts[:1], 32)
         self.engine.start_profile(
             output_dir=str(folder), activities=["GPU"], num_steps=None, with_stack=False, record_shapes=False
@@ -88,7 +91,7 @@ def _steps(answer: dict[str, Any]) -> int:
 
 
 def kernels(folder: Path, steps: int) -> dict[str, Any]:
-    """Sums over the newest traces in a folder: microseconds and launches a step by kernel."""
+    """Sums over the traces in a folder: microseconds and launches a step by kernel."""
     times: Counter[str] = Counter()
     launches: Counter[str] = Counter()
     until = time.monotonic() + 20  # the scheduler writes it after it has answered

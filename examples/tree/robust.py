@@ -13,7 +13,7 @@ Three engines, each a process of its own, all at once (`--devices` spreads them)
 After each, the engine stays idle until its own check of both pools has run (it raises where a slot is missing), the
 slots in use are read, and one more request has to give its text again. BF16 texts may part at near-ties: how many did,
 and where, is printed and not judged. OUT/robust.json has all of it; exit 1 where an engine ended, slots are missing, a
-text that did not part is shorter or longer than alone, or `pressure` retracted nothing.
+text that did not part is shorter or longer than alone, `traffic` aborted nothing, or `pressure` retracted nothing.
 """
 
 from __future__ import annotations
@@ -187,6 +187,8 @@ def faults(kind: str, found: dict[str, Any], log: str) -> list[str]:
         wrong.append("the engine's own check found slots missing")
     if not found["again"]:
         wrong.append("the first prompt says something else afterwards")
+    if kind == "traffic" and not found["aborted"]:
+        wrong.append("nothing was aborted in the middle of its text")
     if kind == "pressure" and not found["retractions"]:
         wrong.append("nothing was retracted: a smaller --pool")
     if found["of_another_length"]:

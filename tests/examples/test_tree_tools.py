@@ -52,7 +52,8 @@ def test_a_batchs_steps_are_its_longest_requests(monkeypatch: pytest.MonkeyPatch
     engine = Engine()
     monkeypatch.setattr(measure.time, "perf_counter", lambda: engine.now)
     measurement = measure.Measurement(engine, [[1], [1, 1], [1], [1]], 64, [])
-    found = measurement.all([1, 2])
+    found = measurement.all([1, 2, 24])
+    assert "24" not in found, "four requests are no 24"
     assert found["1"]["step_ms"] == found["2"]["step_ms"] == 2000.0
     assert (found["1"]["verify_steps"], found["1"]["tau"], found["1"]["tokens"]) == (22, 3.0, 70)
     assert found["1"]["decode_tok_s"] == 66 / 44 and found["2"]["decode_tok_s"] == round(66 / 28, 1)
@@ -115,6 +116,7 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_is_wrong_with_a_run_under_traffic() -> None:
     good = {"used_before": 0, "used_after": 0, "again": True, "retractions": 3, "of_another_length": 0}
+    good["aborted"] = 40
     assert robust.faults("pressure", good, "Retract requests") == []
     assert robust.faults("traffic", {**good, "retractions": 0}, "") == []
     for change, word in (
@@ -124,6 +126,7 @@ def test_what_is_wrong_with_a_run_under_traffic() -> None:
         ({"of_another_length": 2}, "2 texts"),
     ):
         assert [word in line for line in robust.faults("pressure", {**good, **change}, "")] == [True]
+    assert "nothing was aborted" in robust.faults("traffic", {**good, "aborted": 0}, "")[0]
     assert robust.faults("traffic", good, "token_to_kv_pool memory leak detected! 7") != []
 
 
