@@ -59,3 +59,17 @@ def test_what_the_plain_modules_accept() -> None:
         wanted = [tau([c], "steps", "accepted") for c in (found[name]["held-out"], *counts)]
         wanted.append(tau(counts, "steps", "accepted"))
         assert cells(readme, label)[: len(wanted)] == [f"{value:.2f}" for value in wanted], name
+
+
+def test_what_trees_would_accept() -> None:
+    curves = json.loads((SERVED / "smollm2-dflash2-replay.json").read_text())["body"]["curves"]
+    found = {(c["builder"], c["positions"], p["nodes"]): p for c in curves for p in c["points"]}
+    labels = {"best-first": "best-first", "eagle2": "EAGLE-2's tree", "beam": "beam of 4", "ddtree": "DDTree"}
+    chain = found["chain", 15, 32]
+    for builder, label in labels.items():
+        points = [found[builder, 15, nodes] for nodes in (16, 32, 63)]
+        taus = [f"{p['tau']:.2f}" for p in points]
+        taus[1] += f" [{points[1]['low']:.2f}, {points[1]['high']:.2f}]"
+        assert cells(SERVED / "README.md", label) == [*taus, f"{points[1]['tau'] / chain['tau']:.2f}"]
+        assert found[builder, 7, 32]["tau"] >= points[1]["tau"] - 0.01
+    assert cells(SERVED / "README.md", "chain")[1] == f"{chain['tau']:.2f} [{chain['low']:.2f}, {chain['high']:.2f}]"
