@@ -2,28 +2,29 @@
 
     python examples/testbed/serve.py --target DIR --drafters DIR --prompts DIR --out FILE [--systems ar dflash2@8 ...]
 
-Each system is a process of its own with a time limit; FILE is rewritten after each. With --together all engines start
-at once, on one GPU that has to hold them all, and are measured one after the other. tau = 1 + correct drafts / verify
-steps, from the engine's counters. `same_as_ar` counts texts that are AR's token for token: at BF16 they may part at
-near-ties, which is for `specpilot force-tokens` to judge, not for this script.
+Each system is a process of its own with a time limit; FILE is rewritten after each measurement. With --together all
+engines start at once, on one GPU that has to hold them all, and take turns: all prompts of every set first (tau,
+texts), then --rounds times one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights of the same
+shape: its step time beside the other's says whether the weights matter (it has no tau and no texts). tau = 1 + correct
+drafts / verify steps, from the engine's counters. `same_as_ar` counts texts that are AR's token for token: at BF16 they
+may part at near-ties, which is for `forced.py` and `specpilot force-tokens` to judge, not for this script.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
-import os
-import signal
-import subprocess
+import statistics
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
+
+from measure import Answers, Measurement  # noqa: E402
+from running import Running, answering  # noqa: E402
 
 BASE: dict[str, Any] = {
     "attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "warning",
@@ -32,7 +33,10 @@ BASE: dict[str, Any] = {
     "mem_fraction_static": 0.8, "random_seed": 0,
 }  # fmt: skip
 SYSTEMS = ("ar", "dflash2@8", "dflash2@16", "dspark@7", "eagle3@5")
+WIDTHS = (1, 8, 24)
+"""Requests at a time, where speed is measured."""
 """Also `eagle3-chain@N`: N drafts in a row instead of a tree of 16 nodes."""
+RANDOM = "~random"
 
 
 def arguments() -> argparse.Namespace:
@@ -44,8 +48,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--systems", nargs="*", default=SYSTEMS)
     parser.add_argument("--new-tokens", type=int, default=256)
-    parser.add_argument("--limit-s", type=float, default=150.0, help="for one system, its start included")
+    parser.add_argument("--start-s", type=float, default=240.0, help="limit for one system's start")
+    parser.add_argument("--limit-s", type=float, default=150.0, help="limit for one measurement")
     parser.add_argument("--together", action="store_true", help="start all engines at once")
+    parser.add_argument("--rounds", type=int, default=1, help="times that speed is measured")
+    parser.add_argument(
+        "--widths", type=int, nargs="*", default=WIDTHS, help="requests at a time; 1 takes eight prompts"
+    )
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -53,6 +62,9 @@ def arguments() -> argparse.Namespace:
 
 def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
     """Engine arguments of a system."""
+    if system.endswith(RANDOM):
+        made = settings(options, system.removesuffix(RANDOM)) | {"load_format": "dummy"}
+        return made | ({"speculative_draft_load_format": "dummy"} if "speculative_algorithm" in made else {})
     name, _, width = system.partition("@")
     made = {**BASE, "model_path": str(options.target)}
     if options.together:  # or the first would take all memory for its KV cache
@@ -92,7 +104,36 @@ def prompts_of(options: argparse.Namespace) -> dict[str, list[list[int]]]:
     return sets
 
 
-def counted(answers: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+class Served:
+    """One engine in this process, and what it is asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import sglang
+
+        self.engine = sglang.Engine(**settings(options, options.one))
+        self.sets = prompts_of(options)
+        stop = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
+        stops = stop if isinstance(stop, list) else [stop]
+        count = max(options.widths)
+        rows = [ids for at in range(count) for prompts in self.sets.values() for ids in prompts[at : at + 1]]
+        self.some = Measurement(self.engine, rows[:count], options.new_tokens, stops)
+        self.some.generate(rows[:2], options.new_tokens)
+
+    def all(self) -> dict[str, Any]:
+        """Every set, 24 requests at a time or what the engine takes: counts and texts."""
+        found: dict[str, Any] = {"sets": {}, "texts": {}}
+        for name, prompts in self.sets.items():
+            answers, seconds = self.some.generate(prompts, self.some.new_tokens)
+            found["sets"][name] = totals(answers, seconds)
+            found["texts"][name] = [answer["output_ids"] for answer in answers]
+        return found
+
+    def speed(self, width: str) -> dict[str, Any]:
+        """So many requests at a time, the first of every set in turn."""
+        return self.some.at(int(width))[1]
+
+
+def totals(answers: Answers, seconds: float) -> dict[str, Any]:
     """Rates and counters of one call."""
     meta = [a["meta_info"] for a in answers]
     tokens = sum(m["completion_tokens"] for m in meta)
@@ -104,67 +145,110 @@ def counted(answers: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def run_one(options: argparse.Namespace) -> None:
-    """One system in this process: every set at 24 requests, then one set's prompts at 1, 8 and 24."""
-    import sglang
-
-    started = time.perf_counter()
-    engine = sglang.Engine(**settings(options, options.one))
-    found: dict[str, Any] = {"start_s": round(time.perf_counter() - started, 1), "sets": {}, "speed": {}, "texts": {}}
-    stop = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
-    sampling = {"temperature": 0, "max_new_tokens": options.new_tokens}
-    sampling["stop_token_ids"] = stop if isinstance(stop, list) else [stop]
-    sets = prompts_of(options)
-
-    def generate(prompts: list[list[int]]) -> tuple[list[dict[str, Any]], float]:
-        begun = time.perf_counter()
-        answers: list[dict[str, Any]] = engine.generate(input_ids=prompts, sampling_params=sampling)
-        return answers, time.perf_counter() - begun
-
-    with open(options.out.with_suffix(".turn"), "w") as turn:  # one engine is measured at a time
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        generate(next(iter(sets.values()))[:2])
-        for name, prompts in sets.items():
-            answers, seconds = generate(prompts)
-            found["sets"][name] = counted(answers, seconds)
-            found["texts"][name] = [a["output_ids"] for a in answers]
-        some = [p for prompts in sets.values() for p in prompts[:6]][:24]
-        for width in (1, 8, 24):
-            parts = [some[at : at + width] for at in range(0, len(some) if width > 1 else 8, width)]
-            done = [generate(part) for part in parts]
-            answers = [a for part, _ in done for a in part]
-            found["speed"][str(width)] = counted(answers, sum(seconds for _, seconds in done))
-    print("FOUND " + json.dumps(found), flush=True)
-    engine.shutdown()
+    """Serve until nothing more is asked for."""
+    begun = time.perf_counter()
+    served = Served(options)
+    print(f"READY {time.perf_counter() - begun:.1f}", flush=True)
+    answering({"all": served.all, "speed": served.speed})
+    served.engine.shutdown()
 
 
-class Running:
-    """A system's process; ends with everything it started."""
+class Bench:
+    """All systems of a call, what they said, and the file that holds it."""
 
-    def __init__(self, options: argparse.Namespace, system: str) -> None:
-        self.begun, self.seconds = time.perf_counter(), options.limit_s
-        self.log = options.out.with_name(f"{options.out.stem}-{system.replace('@', '-')}.log")
-        self._errors: IO[str] = self.log.open("w")
-        argv = [sys.executable, *sys.argv, "--one", system]
-        self.process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=self._errors, text=True, start_new_session=True
-        )
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.report: dict[str, Any] = {"systems": {}}
+        if options.out.exists():
+            self.report = json.loads(options.out.read_text())
+        self.texts: dict[str, Any] = {}
+        self.kept = options.out.with_name(f"{options.out.stem}-texts.json")
+        if options.out.exists() and self.kept.exists():
+            self.texts = json.loads(self.kept.read_text())
+        self.report.setdefault("settings", {}).update({s: settings(options, s) for s in options.systems})
 
-    def said(self) -> list[str]:
-        """Lines of stdout, when it has ended; none when it took longer than its limit and was killed."""
+    def run(self, systems: list[str]) -> None:
+        """Start these at once, then let them take turns."""
+        engines = {system: self._start(system) for system in systems}
         try:
-            left = self.seconds - (time.perf_counter() - self.begun)
-            return self.process.communicate(timeout=max(0.1, left))[0].splitlines()
-        except subprocess.TimeoutExpired:
-            return []
+            for system in systems:
+                self._ready(system, engines)
+            for system in list(engines):
+                if not system.endswith(RANDOM):
+                    self._take(system, engines, "all")
+            for _ in range(self.options.rounds):
+                for width in self.options.widths:
+                    for system in list(engines):
+                        self._take(system, engines, f"speed {width}")
+            for system in list(engines):
+                self._say(system)
         finally:
-            self.close()
+            for engine in engines.values():
+                engine.close()
 
-    def close(self) -> None:
-        """Kill what is left of it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._errors.close()
+    def _start(self, system: str) -> Running:
+        name = system.replace("@", "-").replace("~", "-")
+        log = self.options.out.with_name(f"{self.options.out.stem}-{name}.log")
+        self.report["systems"][system] = {}
+        return Running([sys.executable, *sys.argv, "--one", system], log)
+
+    def _ready(self, system: str, engines: dict[str, Running]) -> None:
+        engine = engines[system]
+        said = engine.answer("READY", engine.begun + self.options.start_s)
+        if said is None:
+            self._failed(system, engines)
+        else:
+            self.report["systems"][system]["start_s"] = float(said)
+
+    def _take(self, system: str, engines: dict[str, Running], words: str) -> None:
+        said, found = engines[system].ask(words, "FOUND", self.options.limit_s), self.report["systems"][system]
+        if said is None:
+            self._failed(system, engines)
+            return
+        got = json.loads(said)
+        if words == "all":
+            self.texts[system] = got.pop("texts")
+            self.kept.write_text(json.dumps(self.texts))
+            found |= got
+            if "ar" in self.texts:
+                found["same_as_ar"] = same(self.texts["ar"], self.texts[system])
+        else:
+            rounds = found.setdefault("speed", {}).setdefault(words.split()[1], {"rounds": []})
+            rounds["rounds"].append(got)
+            for name in ("tok_s", "decode_tok_s", "step_ms"):
+                rounds[name] = statistics.median(one[name] for one in rounds["rounds"])
+        self._write()
+
+    def _failed(self, system: str, engines: dict[str, Running]) -> None:
+        engine = engines.pop(system)
+        found = self.report["systems"][system]
+        found |= {"failed_after_s": round(time.monotonic() - engine.begun, 1), "log": engine.log.name}
+        print(f"{system} failed; its log:\n{engine.fault()}", flush=True)
+        engine.close()
+        self._write()
+
+    def _write(self) -> None:
+        self.report["over_random"] = over_random(self.report["systems"])
+        self.options.out.write_text(json.dumps(self.report, indent=1) + "\n")
+
+    def _say(self, system: str) -> None:
+        shown = self.report["systems"][system]
+        taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()} | pooled(shown)
+        speeds = {width: (line["tok_s"], line["step_ms"]) for width, line in shown.get("speed", {}).items()}
+        print(system, taus, "tok/s and ms a step:", speeds, self.report["over_random"].get(system, ""), flush=True)
+
+
+def over_random(systems: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Step times over those of random weights, by system and width: the median over the rounds of both."""
+    found: dict[str, dict[str, float]] = {}
+    for name in systems:
+        ours, theirs = (systems.get(n, {}).get("speed", {}) for n in (name, name + RANDOM))
+        for width in ours.keys() & theirs.keys():
+            pairs = zip(ours[width]["rounds"], theirs[width]["rounds"], strict=False)
+            found.setdefault(name, {})[width] = round(
+                statistics.median(a["step_ms"] / b["step_ms"] for a, b in pairs), 4
+            )
+    return found
 
 
 def main() -> int:
@@ -173,32 +257,9 @@ def main() -> int:
     if options.one:
         run_one(options)
         return 0
-    report: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"systems": {}}
-    texts: dict[str, Any] = {}
-    started = {system: Running(options, system) for system in options.systems if options.together}
-    try:
-        for system in options.systems:
-            running = started.get(system) or Running(options, system)
-            lines = [line for line in running.said() if line.startswith("FOUND ")]
-            taken = round(time.perf_counter() - running.begun, 1)
-            if not lines:
-                report["systems"][system] = {"failed_after_s": taken, "log": running.log.name}
-            else:
-                found = json.loads(lines[0].removeprefix("FOUND "))
-                texts[system] = found.pop("texts")
-                if "ar" in texts:
-                    found["same_as_ar"] = same(texts["ar"], texts[system])
-                report["systems"][system] = found
-            report["settings"] = {s: settings(options, s) for s in options.systems}
-            options.out.write_text(json.dumps(report, indent=1) + "\n")
-            shown = report["systems"][system]
-            taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()} | pooled(shown)
-            speeds = {width: line["tok_s"] for width, line in shown.get("speed", {}).items()}
-            print(system, taus or shown, speeds, f"{taken:.0f} s", flush=True)
-    finally:
-        for running in started.values():
-            running.close()
-    options.out.with_name(f"{options.out.stem}-texts.json").write_text(json.dumps(texts))
+    bench = Bench(options)
+    for systems in [options.systems] if options.together else [[system] for system in options.systems]:
+        bench.run(list(systems))
     return 0
 
 

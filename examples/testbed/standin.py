@@ -59,10 +59,11 @@ def build(options: argparse.Namespace) -> None:
 
 
 def prompts_of(options: argparse.Namespace) -> list[list[int]]:
-    """Token ids of a JSON file, or of every *.jsonl in a folder through the core's chat template."""
+    """Token ids of a JSON file (lists, or such lists by name), or of every *.jsonl through the core's chat template."""
     if options.prompts.is_file():
-        found: list[list[int]] = json.loads(options.prompts.read_text())
-        return found[: options.count]
+        found: list[list[int]] | dict[str, list[list[int]]] = json.loads(options.prompts.read_text())
+        listed = found if isinstance(found, list) else [ids for some in found.values() for ids in some]
+        return listed[: options.count]
     encode, rows = chat_encoder(options.core), []
     for path in sorted(options.prompts.glob("*.jsonl")):
         rows += [encode(json.loads(line)["prompt"]) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -142,12 +142,13 @@ class Running:
         device: str | None,
         script: Path = Path(__file__),
         words: list[str] | None = None,
+        more: dict[str, str] | None = None,
     ) -> None:
-        """script, words: another program with an option --one, and its other options."""
-        self.system, self.log = system, options.out / f"{system.replace('@', '-').replace('+', '-')}.log"
+        """script, words: another program with an option --one, and its other options. more: of its environment."""
+        self.system, self.log = system, options.out / f"{re.sub('[@+/~]', '-', system)}.log"
         self._errors: IO[bytes] = self.log.open("wb")
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
-        env |= {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+        env |= {**({} if device is None else {"CUDA_VISIBLE_DEVICES": device}), **(more or {})}
         env["PYTHONPATH"] = os.pathsep.join([str(worktree), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         given = passed_on(options) if words is None else words
         argv = [sys.executable, str(script.resolve()), *given, "--one", system]

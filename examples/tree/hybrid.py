@@ -1,13 +1,17 @@
-"""Draft trees on a hybrid target (entry `tree-hybrid`) against stock SGLang, an engine after the other on each GPU.
+"""Draft trees on a hybrid target (entry `tree-hybrid`) against stock SGLang, a group of engines after the other.
 
     python examples/tree/hybrid.py --out OUT --target DIR --drafters DIR --prompts FILE [--devices 0 1] [--stock DIR]
+    python examples/tree/hybrid.py ... --systems dflash2@8,dflash2@8+32/cuda --widths 1 4 8 --set max_running_requests=8
     python examples/tree/hybrid.py --out OUT --tiny          # random checkpoints, made there: does anything crash
 
 Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32/cuda` (a tree of 32 nodes, its recurrent layers verified by
 CUDA C++), `dflash2@8+32` (by Triton, a walk a leaf), `dspark@7` and so on. For 1, 4, 8, 16, 24 requests at once: tau,
-milliseconds a step, tokens a second, and where texts part from AR's. Every engine is a process of its own with a time
-limit, its log stands in OUT/NAME.log; OUT/hybrid.json and OUT/texts.json are rewritten as results come, and systems
-that they hold are not run again.
+milliseconds a step, tokens a second, and where texts part from AR's. Systems with a comma between them start at once on
+one GPU, which has to hold them all, and are measured one after the other; groups follow each other. Stock's chains
+reserve the state after every row of every request (at the 27B shape 151 MB each, 29 GB for 24 blocks of 8), so a
+group with one needs few `max_running_requests`. Every engine is a process of its own with a time limit, its log stands
+in OUT/NAME.log; OUT/hybrid.json and OUT/texts.json are rewritten as results come, and systems and widths that they
+hold are not measured again.
 """
 
 from __future__ import annotations
@@ -15,10 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import queue
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,9 +29,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 import h200  # noqa: E402
-from applied import fault, worktrees  # noqa: E402
+from applied import worktrees  # noqa: E402
 
-SYSTEMS = ("dflash2@8+32/cuda", "dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
+SYSTEMS = ("dflash2@8+32/cuda,dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
 WIDTHS, ALONE = (1, 4, 8, 16, 24), 6
 """Requests at a time; how many of them one at a time."""
 MORE = {"linear_attn_backend": "triton", "mem_fraction_static": 0.85}
@@ -46,12 +47,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--drafters", type=Path, help="folder with dflash2/ and dspark/")
     parser.add_argument("--prompts", type=Path, help="JSON: lists of token ids, or such lists by name")
     parser.add_argument("--tiny", action="store_true", help="random checkpoints of a small hybrid")
-    parser.add_argument("--systems", nargs="*", default=SYSTEMS)
-    parser.add_argument("--devices", nargs="*", default=["0"], help="GPUs, one engine at a time on each")
+    parser.add_argument("--systems", nargs="*", default=SYSTEMS, metavar="NAME[,NAME...]")
+    parser.add_argument("--devices", nargs="*", default=["0"], help="GPUs, one group at a time on each")
     parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--limit-s", type=float, default=170.0, help="limit for one engine, its start included")
-    parser.add_argument("--last-s", type=float, default=400.0, help="no engine starts later")
+    parser.add_argument("--start-s", type=float, default=170.0, help="limit until a group's engines are ready")
+    parser.add_argument("--limit-s", type=float, default=90.0, help="limit for one engine's measurement")
+    parser.add_argument("--last-s", type=float, default=400.0, help="no group starts later")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -128,43 +130,48 @@ def at_once(engine: Any, prompts: list[list[int]], width: int, new_tokens: int) 
 
 
 def run_one(options: argparse.Namespace) -> None:
-    """One engine in this process; a line FOUND for every width."""
+    """One engine in this process: READY, then for each line on stdin FOUND for every width."""
     import sglang
 
     begun = time.perf_counter()
     engine = sglang.Engine(**settings(options, options.one))
     state = engine.get_server_info()
     ready = {"ready_s": round(time.perf_counter() - begun, 1), "tokens": state.get("max_total_num_tokens")}
-    print("FOUND " + json.dumps(ready), flush=True)
+    print("READY " + json.dumps(ready), flush=True)
     prompts = prompts_of(options)
-    for width in options.widths:
-        print("FOUND " + json.dumps({str(width): at_once(engine, prompts, width, options.new_tokens)}), flush=True)
-    print("FOUND " + json.dumps({"done": True}), flush=True)
+    for _ in sys.stdin:
+        for width in options.widths:
+            print("FOUND " + json.dumps({str(width): at_once(engine, prompts, width, options.new_tokens)}), flush=True)
+        print("FOUND " + json.dumps({"done": True}), flush=True)
     engine.shutdown()
 
 
 class Bench:
-    """All systems; a thread a device takes the next one."""
+    """All systems; a thread a device takes the next group."""
 
     def __init__(self, options: argparse.Namespace, stock: Path, ours: Path) -> None:
         self.options, self.trees = options, {False: stock, True: ours}
         self.begun, self.lock = time.monotonic(), threading.Lock()
         self.report, self.texts = self._kept("hybrid.json"), self._kept("texts.json")
-        self.left: queue.Queue[str] = queue.Queue()
-        for system in options.systems:
-            if not self.report.get(system, {}).get("done"):
-                self.left.put(system)
+        self.left: queue.Queue[list[str]] = queue.Queue()
+        for group in options.systems:
+            if missing := [system for system in group.split(",") if not self.complete(system)]:
+                self.left.put(missing)
 
     def _kept(self, name: str) -> dict[str, Any]:
         path = self.options.out / name
         return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def complete(self, system: str) -> bool:
+        """Whether all widths of this call are there."""
+        return all(str(width) in self.report.get(system, {}) for width in self.options.widths)
 
     def say(self, text: str) -> None:
         """With the seconds since the start."""
         print(f"[{time.monotonic() - self.begun:.0f} s] {text}", flush=True)
 
     def serve(self, device: str) -> None:
-        """Systems on one device, until none is left or it is late."""
+        """Groups on one device, until none is left or it is late."""
         while time.monotonic() - self.begun < self.options.last_s:
             with contextlib.suppress(queue.Empty):
                 self.measure(self.left.get_nowait(), device)
@@ -172,34 +179,50 @@ class Bench:
             return
         self.say(f"GPU {device}: late, not run: {list(self.left.queue)}")
 
-    def measure(self, system: str, device: str) -> None:
-        """One engine in a process group of its own."""
-        options, log = self.options, self.options.out / f"{system.replace('/', '-').replace('@', '-')}.log"
-        env = {**os.environ, **switches(system), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": device}
-        env["PYTHONPATH"] = os.pathsep.join([str(self.trees["+" in system]), env.get("PYTHONPATH", "")]).rstrip(":")
+    def measure(self, group: list[str], device: str) -> None:
+        """The engines of a group, all started, then measured one by one."""
+        self.say(f"{', '.join(group)} on GPU {device}: start")
+        engines = [self.started(system, device) for system in group]
+        try:
+            until = time.monotonic() + self.options.start_s
+            ready = [engine for engine in engines if self.is_ready(engine, until)]
+            for engine in ready:
+                engine.say("measure")
+                self.all_of(engine, time.monotonic() + self.options.limit_s)
+        finally:
+            for engine in engines:
+                engine.close()
+
+    def started(self, system: str, device: str) -> h200.Running:
+        """An engine of its own process group."""
+        options = self.options
         words = [f"--out={options.out}", f"--target={options.target}", f"--drafters={options.drafters}"]
         words += [f"--prompts={options.prompts}"] if options.prompts else []
-        words += ["--widths", *map(str, options.widths), f"--new-tokens={options.new_tokens}", "--one", system]
+        words += ["--widths", *map(str, options.widths), f"--new-tokens={options.new_tokens}"]
         words += ["--set", *options.set] if options.set else []
-        self.say(f"{system} starts on GPU {device}")
-        with log.open("w") as errors:
-            process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).resolve()), *words], env=env, stdout=subprocess.PIPE, stderr=errors,
-                text=True, start_new_session=True,
-            )  # fmt: skip
-            timer = threading.Timer(options.limit_s, end, [process])
-            timer.start()
-            assert process.stdout is not None
-            with self.lock:
-                self.report[system] = {"device": device}
-            for line in process.stdout:
-                if line.startswith("FOUND "):
-                    self.take(system, json.loads(line.removeprefix("FOUND ")))
-            timer.cancel()
-            end(process)
-            process.wait()
-        if not self.report[system].get("done"):
-            self.say(f"{system} ended early or after {options.limit_s:.0f} s; its log:\n{fault(log)}")
+        tree = self.trees["+" in system]
+        return h200.Running(options, system, tree, device, Path(__file__), words, switches(system))
+
+    def is_ready(self, engine: h200.Running, until: float) -> bool:
+        """Waits for it; one that does not come is ended."""
+        answer = engine.answer("READY", until)
+        if answer is None:
+            self.say(f"{engine.system} DID NOT START; its log:\n{engine.fault()}")
+            engine.close()
+            return False
+        self.take(engine.system, json.loads(answer))
+        return True
+
+    def all_of(self, engine: h200.Running, until: float) -> None:
+        """What it finds, width by width."""
+        while (answer := engine.answer("FOUND", until)) is not None:
+            found = json.loads(answer)
+            if found.get("done"):
+                break
+            self.take(engine.system, found)
+        else:
+            self.say(f"{engine.system} ended early, or took too long; its log:\n{engine.fault()}")
+        engine.close()  # its memory and its idle threads are not the next one's business
 
     def take(self, system: str, found: dict[str, Any]) -> None:
         """A part of a system's results."""
@@ -207,37 +230,31 @@ class Bench:
             for width, part in found.items():
                 if isinstance(part, dict):
                     self.texts.setdefault(system, {})[width] = part.pop("texts")
-            self.report[system] |= found
+                    part["settings"] = self.options.set
+            self.report.setdefault(system, {}).update(found)
             self.options.out.joinpath("hybrid.json").write_text(json.dumps(self.report, indent=1) + "\n")
             self.options.out.joinpath("texts.json").write_text(json.dumps(self.texts))
         self.say(f"{system}: {json.dumps(found)}")
 
     def table(self) -> None:
-        """Everything in lines for people."""
-        for system in (name for name in self.options.systems if self.report.get(name)):
-            for width in map(str, self.options.widths):
-                if width in self.report[system]:
-                    print("RESULT " + self.line(system, width), flush=True)
+        """Everything in lines for people, what an earlier call found included."""
+        for system, found in self.report.items():
+            for width in sorted((key for key in found if key.isdecimal()), key=int):
+                print("RESULT " + self.line(system, width), flush=True)
 
     def line(self, system: str, width: str) -> str:
         """One system at one width: rates, against its own chain in stock, and texts against the chain's and AR's."""
         part, chain = self.report[system][width], system.partition("+")[0]
-        line = f"{system:18} x{width:>2}: tau {part['tau']}, {part['step_ms']} ms a step, {part['tok_s']} tok/s"
+        line = f"{system:18} x{width:>2}: tau {part['tau']}, {part['step_ms']} ms a step, {part['decode_tok_s']} tok/s"
         base = self.report.get(chain, {}).get(width) if chain != system else None
         if base:
-            gain, slower = part["tok_s"] / base["tok_s"], part["step_ms"] / base["step_ms"]
+            gain, slower = part["decode_tok_s"] / base["decode_tok_s"], part["step_ms"] / base["step_ms"]
             line += f" ({gain:.3f} x {chain}; a step {slower:.3f} x)"
         for other in ("ar", chain):
             theirs = self.texts.get(other, {}).get(width)
             if theirs and other != system:
                 line += f"; texts of {other}: {h200.parted(theirs, self.texts[system][width])}"
         return line
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """A process and everything that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def main() -> int:

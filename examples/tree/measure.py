@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 ALONE = 8
 """So many requests are taken one at a time."""
 Answers = list[dict[str, Any]]
+Sums = dict[str, tuple[float, int]]
+"""Microseconds and launches, by kernel."""
 
 
 def counted(answers: Answers, seconds: float, first_s: float) -> dict[str, Any]:
@@ -72,16 +73,24 @@ class Measurement:
         return found
 
     def profile(self, folder: Path) -> dict[str, Any]:
-        """GPU time a step of one request by kernel, in microseconds, the largest first; its prefill is in the sums."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """GPU time a step of one request by kernel, in microseconds, the largest first.
+
+        What a request of one token takes, its prefill, is taken off: systems differ in steps, which would share it.
+        """
         self.generate(self.prompts[:1], 32)
+        first, _ = self.traced(folder / "first", 1)
+        whole, answers = self.traced(folder / "whole", 96)
+        return per_step(whole, first, _steps(answers[0]))
+
+    def traced(self, folder: Path, tokens: int) -> tuple[Sums, Answers]:
+        """Kernels of one answer of so many tokens, the engine's profiler writing into `folder`."""
+        shutil.rmtree(folder, ignore_errors=True)
         self.engine.start_profile(
             output_dir=str(folder), activities=["GPU"], num_steps=None, with_stack=False, record_shapes=False
         )
-        answers, seconds = self.generate(self.prompts[:1], 48, whole=True)
+        answers, _ = self.generate(self.prompts[:1], tokens, whole=True)
         self.engine.stop_profile()
-        steps = _steps(answers[0])
-        return {"steps": steps, "seconds": round(seconds, 4), **kernels(folder, steps)}
+        return kernels(folder), answers
 
 
 def _steps(answer: dict[str, Any]) -> int:
@@ -90,10 +99,9 @@ def _steps(answer: dict[str, Any]) -> int:
     return int(meta.get("spec_verify_ct") or meta["completion_tokens"] - 1)
 
 
-def kernels(folder: Path, steps: int) -> dict[str, Any]:
-    """Sums over the traces in a folder: microseconds and launches a step by kernel."""
-    times: Counter[str] = Counter()
-    launches: Counter[str] = Counter()
+def kernels(folder: Path) -> Sums:
+    """Microseconds and launches by kernel, over the traces in a folder."""
+    found: Sums = {}
     until = time.monotonic() + 20  # the scheduler writes it after it has answered
     while not (traces := sorted(folder.rglob("*.trace.json.gz"))) and time.monotonic() < until:
         time.sleep(0.5)
@@ -101,11 +109,20 @@ def kernels(folder: Path, steps: int) -> dict[str, Any]:
     for path in traces:
         for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
             if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
-                times[event["name"][:120]] += event["dur"]
-                launches[event["name"][:120]] += 1
-    rows = [(round(t / steps, 2), round(launches[n] / steps, 2), n) for n, t in times.most_common(45)]
+                us, launches = found.get(event["name"][:120], (0.0, 0))
+                found[event["name"][:120]] = (us + event["dur"], launches + 1)
+    return found
+
+
+def per_step(whole: Sums, first: Sums, steps: int) -> dict[str, Any]:
+    """What `whole` has beyond `first`, a step: (microseconds, launches, kernel), the longest 60, and the sums of all."""
+    less = {
+        name: (us - first.get(name, (0.0, 0))[0], n - first.get(name, (0.0, 0))[1]) for name, (us, n) in whole.items()
+    }
+    rows = [(round(us / steps, 2), round(n / steps, 2), name) for name, (us, n) in less.items() if n > 0]
     return {
-        "gpu_us": round(sum(times.values()) / steps, 1),
-        "launches": round(sum(launches.values()) / steps, 1),
-        "kernels": rows,
+        "steps": steps,
+        "gpu_us": round(sum(us for us, _ in less.values()) / steps, 1),
+        "launches": round(sum(n for _, n in less.values()) / steps, 1),
+        "kernels": sorted(rows, key=lambda row: -row[0])[:60],
     }

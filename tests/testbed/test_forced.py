@@ -45,3 +45,22 @@ def test_a_wrong_token_is_found_and_a_right_text_is_clean(tmp_path: Path) -> Non
     margin = float(logits.max() - logits[wrong[0][12]])
     assert found["other"]["mismatches"] >= 1 and found["other"]["largest_nats"] >= round(margin, 4) - 1e-4 > 0
     assert found["other"]["standard_error"] > 0
+    assert found["other"]["verdict"] != "LOSSLESS", "forty tokens decide nothing"
+
+
+def test_the_verdict_is_that_of_the_rules(tmp_path: Path) -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    import forced
+
+    clean = [(list(range(200)), [0.0] * 200) for _ in range(80)]
+    near = [([*range(50), *range(1000, 1150)], [*[0.0] * 50, 0.1, *[0.0] * 149]) for _ in range(80)]
+    assert forced.against(clean, clean)["verdict"] == "LOSSLESS"
+    # one near-tie in 200 tokens is right at the limit of half a point, so it cannot pass, nor be rejected
+    assert forced.against(near, clean)["rate_rule"]["difference"] == pytest.approx(0.005)
+    assert forced.against(near, clean)["verdict"] == "UNDERPOWERED"
+    assert forced.against(near, near)["verdict"] == "LOSSLESS", "the same tokens after the same prefix"
+    often = [(ids, [*values[:60], *[0.1] * 5, *values[65:]]) for ids, values in near]
+    assert forced.against(often, clean)["verdict"] == "LOSSY"
+    large = [(ids, [0.6 if m else 0.0 for m in values]) for ids, values in near]
+    assert forced.against(large, clean)["event_rule"]["outcome"] == "reject"
+    assert forced.shared([1, 2, 3], [1, 2, 4, 5]) == 2 and forced.shared([1, 2], [1, 2, 3]) == 2

@@ -26,10 +26,11 @@ class Engine:
     def generate(self, input_ids, sampling_params):
         with open(os.environ["CHILD"] + "-log", "a") as log:  # appended whole: who is measured, in order
             print(os.getpid(), file=log)
-        time.sleep(0.03)
+        time.sleep(0.01 * sampling_params["max_new_tokens"] * (2 if self.settings.get("load_format") else 1))
         drafted = {"spec_verify_ct": 4, "spec_num_correct_drafts": 6}
         drafted = drafted if "speculative_algorithm" in self.settings else {}
-        return [{"output_ids": ids[:3], "meta_info": {"completion_tokens": 3, **drafted}} for ids in input_ids]
+        count = min(3, sampling_params["max_new_tokens"])
+        return [{"output_ids": ids[:3], "meta_info": {"completion_tokens": count, **drafted}} for ids in input_ids]
     def shutdown(self):
         pass
 """
@@ -44,8 +45,9 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     (tmp_path / "ids.json").write_text(json.dumps({"held": [[5, 6, 7, 8]] * 3}))
     argv = [sys.executable, str(ROOT / "examples" / "testbed" / "serve.py"), "--target", str(tmp_path / "target")]
     argv += ["--drafters", str(tmp_path), "--prompts", str(tmp_path / "ids.json"), "--out", str(tmp_path / "r.json")]
-    argv += ["--limit-s", "8", *(["--together"] if together else []), "--set", "page_size=2"]
-    argv += ["--systems", "ar", "dflash2@8", "eagle3-chain@5", "dspark@7"]
+    argv += ["--start-s", "8", *(["--together"] if together else []), "--set", "page_size=2"]
+    argv += ["--new-tokens", "4", "--rounds", "2", "--widths", "1", "2"]
+    argv += ["--systems", "ar", "ar~random", "dflash2@8", "eagle3-chain@5", "dspark@7"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "CHILD": str(tmp_path / "child")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -54,14 +56,23 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     assert systems["ar"]["sets"]["held"]["tau"] is None
     assert systems["dflash2@8"]["sets"]["held"]["tau"] == 2.5
     assert systems["dflash2@8"]["same_as_ar"] == {"held": "3 of 3"}
-    assert "failed_after_s" in systems["dspark@7"]
+    assert "failed_after_s" in systems["dspark@7"] and "sets" not in systems["ar~random"]
+    assert settings["ar~random"] == {**settings["ar"], "load_format": "dummy"}
+    assert [len(systems["ar"]["speed"][width]["rounds"]) for width in ("1", "2")] == [2, 2]
+    ours, theirs = ([one["step_ms"] for one in systems[n]["speed"]["1"]["rounds"]] for n in ("ar", "ar~random"))
+    middle = sum(a / b for a, b in zip(ours, theirs, strict=True)) / 2
+    assert report["over_random"].keys() == {"ar"} and abs(report["over_random"]["ar"]["1"] - middle) < 1e-4
     assert settings["dflash2@8"]["speculative_dflash_block_size"] == 8 and settings["ar"]["page_size"] == 2
     assert settings["eagle3-chain@5"]["speculative_num_draft_tokens"] == 6
     assert settings["eagle3-chain@5"]["speculative_draft_model_path"] == str(tmp_path / "eagle3")
     assert settings["ar"].get("max_total_tokens") == (24 * 2048 if together else None)
-    turns = (tmp_path / "child-log").read_text().split()
-    changes = sum(a != b for a, b in itertools.pairwise(turns))
-    assert len(set(turns)) == 3 and changes == 2, "an engine was measured while another was"
+    turns = [pid for pid, _ in itertools.groupby((tmp_path / "child-log").read_text().split())]
+    four = list(dict.fromkeys(turns))
+    assert len(four) == 4
+    if together:  # warm up, three with texts, then twice two widths of all four in the same order
+        assert turns[-16:] == turns[-4:] * 4 and sorted(turns[-4:]) == sorted(four)
+    else:
+        assert turns == four, "an engine was measured while another was"
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"

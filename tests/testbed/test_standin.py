@@ -14,6 +14,7 @@ from testbed import tiny  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from specpilot_cli.testbed.nn import standin  # noqa: E402
 from specpilot_cli.testbed.nn.acceptance import block_runs, eagle_runs  # noqa: E402
 from specpilot_cli.testbed.nn.block_drafter import BlockDrafter  # noqa: E402
 from specpilot_cli.testbed.nn.dense import DenseModel  # noqa: E402
@@ -185,3 +186,17 @@ def test_places() -> None:
     config = {"architectures": ["LlamaForCausalLM"], **vars(core.config)}
     with pytest.raises(ValueError, match="no rule"):
         Placement(config, config | full).rule("model.layers.0.mystery.weight")
+
+
+def test_shards_written_at_once_hold_every_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair("hybrid", tmp_path / "one")
+    monkeypatch.setattr(standin, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(standin, "WRITERS", 3)
+    pair("hybrid", tmp_path / "many")
+    one, many = (read_tensors(tmp_path / name / "full") for name in ("one", "many"))
+    assert len(list((tmp_path / "many" / "full").glob("*.safetensors"))) > 8
+    assert one.keys() == many.keys() and all(torch.equal(one[name], many[name]) for name in one)
+    index = json.loads((tmp_path / "many" / "full" / "model.safetensors.index.json").read_text())
+    manifest = json.loads((tmp_path / "many" / "full" / "manifest.json").read_text())
+    assert index["weight_map"].keys() == many.keys()
+    assert set(index["weight_map"].values()) == manifest["files"].keys()

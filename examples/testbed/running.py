@@ -1,0 +1,76 @@
+"""A measured engine as a process of its own: it is asked for one thing after another, and ends with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+TAIL = 25
+"""Lines of a log's end that a fault shows, and at most 70 from its first traceback on."""
+
+
+class Running:
+    """The process; it answers lines on stdin with lines on stdout, its stderr is the log."""
+
+    def __init__(self, argv: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log, self.begun = log, time.monotonic()
+        self._errors: IO[bytes] = log.open("wb")
+        self.process = subprocess.Popen(
+            argv, bufsize=0, env=None if env is None else {**os.environ, **env}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+
+    def ask(self, words: str, prefix: str, seconds: float) -> str | None:
+        """Say a line, and take the rest of the next line that begins with `prefix`."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(words.encode() + b"\n")
+        return self.answer(prefix, time.monotonic() + seconds)
+
+    def answer(self, prefix: str, until: float) -> str | None:
+        """Rest of the next line that begins so; None when the process ended or it got too late (`time.monotonic`)."""
+        assert self.process.stdout is not None
+        while (left := until - time.monotonic()) > 0:
+            if not select.select([self.process.stdout], [], [], left)[0]:
+                break
+            line = self.process.stdout.readline().decode(errors="replace")
+            if not line:
+                break
+            if line.startswith(prefix + " "):
+                return line[len(prefix) + 1 :].strip()
+        return None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self.process.poll() is not None
+
+    def fault(self) -> str:
+        """Its log from the first traceback on, and its end."""
+        lines = [line[:300] for line in self.log.read_text(errors="replace").splitlines()]
+        at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
+        return "\n".join([*lines[at : at + 70], "...", *lines[max(at + 70, len(lines) - TAIL) :]])
+
+    def close(self) -> None:
+        """End it and everything that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._errors.close()
+
+
+def answering(jobs: Mapping[str, Callable[..., Any]], lines: Iterable[str] = sys.stdin) -> None:
+    """The other side: `NAME WORDS...` calls the job of that name; what it returns is printed as FOUND and JSON."""
+    import json
+
+    for line in lines:
+        name, *words = line.split()
+        print("FOUND " + json.dumps(jobs[name](*words)), flush=True)
