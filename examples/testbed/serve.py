@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import time
@@ -25,6 +26,8 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
 
 from measure import Answers, Measurement  # noqa: E402
 from running import Running, answering  # noqa: E402
+
+from specpilot_cli.engine.sglang.deep_gemm_standin import SWITCH, environment  # noqa: E402
 
 BASE: dict[str, Any] = {
     "attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none", "log_level": "warning",
@@ -166,6 +169,9 @@ class Bench:
         if options.out.exists() and self.kept.exists():
             self.texts = json.loads(self.kept.read_text())
         self.report.setdefault("settings", {}).update({s: settings(options, s) for s in options.systems})
+        standin = environment(options.out.absolute().parent / "deep-gemm")
+        self.report["deep_gemm"] = "stand-in, never called" if standin else "installed, its kernels switched off"
+        self.env = {SWITCH: "0", **standin}  # of all systems: EAGLE-3's graphs cannot be captured without that package
 
     def run(self, systems: list[str]) -> None:
         """Start these at once, then let them take turns."""
@@ -190,7 +196,7 @@ class Bench:
         name = system.replace("@", "-").replace("~", "-")
         log = self.options.out.with_name(f"{self.options.out.stem}-{name}.log")
         self.report["systems"][system] = {}
-        return Running([sys.executable, *sys.argv, "--one", system], log)
+        return Running([sys.executable, *sys.argv, "--one", system], log, self.env)
 
     def _ready(self, system: str, engines: dict[str, Running]) -> None:
         engine = engines[system]
@@ -257,6 +263,7 @@ def main() -> int:
     if options.one:
         run_one(options)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a time limit ends the engines too
     bench = Bench(options)
     for systems in [options.systems] if options.together else [[system] for system in options.systems]:
         bench.run(list(systems))

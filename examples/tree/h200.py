@@ -186,7 +186,9 @@ class Running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._errors.close()
+        for end in (self.process.stdin, self.process.stdout, self._errors):
+            assert end is not None
+            end.close()
 
 
 def passed_on(options: argparse.Namespace) -> list[str]:

@@ -115,7 +115,7 @@ def kernels(folder: Path) -> Sums:
 
 
 def per_step(whole: Sums, first: Sums, steps: int) -> dict[str, Any]:
-    """What `whole` has beyond `first`, a step: (microseconds, launches, kernel), the longest 60, and the sums of all."""
+    """What `whole` has beyond `first`, a step: the longest 60 (microseconds, launches, kernel), and sums of all."""
     less = {
         name: (us - first.get(name, (0.0, 0))[0], n - first.get(name, (0.0, 0))[1]) for name, (us, n) in whole.items()
     }

@@ -68,9 +68,13 @@ def test_kernel_times_are_sums_a_step(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     trace = {"traceEvents": [*events, event("cpu_op", "aten::mm", 99.0), {"ph": "M", "name": "process"}]}
     (tmp_path / "a" / "1.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
-    found = measure.kernels(tmp_path, 4)
-    assert found["gpu_us"] == 11.0 and found["launches"] == 0.8
-    assert found["kernels"] == [(10.0, 0.5, "gemm"), (1.0, 0.25, "copy")]
+    found = measure.kernels(tmp_path)
+    assert found == {"gemm": (40.0, 2), "copy": (4.0, 1)}
+    step = measure.per_step(found, {}, 4)
+    assert step["gpu_us"] == 11.0 and step["launches"] == 0.8
+    assert step["kernels"] == [(10.0, 0.5, "gemm"), (1.0, 0.25, "copy")]
+    behind = measure.per_step(found, {"gemm": (30.0, 1), "copy": (4.0, 1), "prefill": (9.0, 1)}, 1)
+    assert behind["kernels"] == [(10.0, 1.0, "gemm")], "what prefill alone launches is no part of a step"
 
 
 def measured(tau: float, step: float, rate: float) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""What prepares and reads `examples/tree` on a GPU: groups of engines, request sets, profiles, stock."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable
+from specpilot_cli.deployment import load_requests
+from specpilot_cli.engine.sglang.manifest import Manifest, blob_id
+from specpilot_cli.testbed.benchmarks import Prompt as BenchmarkPrompt
+from specpilot_cli.testbed.benchmarks import load_benchmark, split_of, write_requests
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "tree"))
+
+import hybrid
+import profiled
+import request_sets
+import stock_here
+
+ENGINE = """
+import os, pathlib, time
+BUSY = pathlib.Path(os.environ["FAKE_BUSY"])
+class Engine:
+    def __init__(self, **settings):
+        if settings.get("speculative_algorithm") == "DSPARK":
+            raise RuntimeError("out of memory, let us say")
+        self.tau, self.most = 3 if "speculative_tree_nodes" in settings else 2, settings["max_running_requests"]
+        print("noise on stdout")
+        while not (BUSY / "started").exists():  # both engines of a group are there before one is measured
+            (BUSY / f"here-{os.getpid()}").touch()
+            if len(list(BUSY.glob("here-*"))) == 2:
+                (BUSY / "started").touch()
+            time.sleep(0.01)
+    def get_server_info(self):
+        return {"max_total_num_tokens": 77}
+    def generate(self, input_ids, sampling_params):
+        assert len(input_ids) <= self.most
+        (BUSY / "measured").touch(exist_ok=False)
+        (BUSY / "measured").unlink()
+        tokens = sampling_params["max_new_tokens"]
+        steps = -(-(tokens - 1) // self.tau)
+        meta = {"completion_tokens": tokens, "spec_verify_ct": steps, "spec_num_correct_drafts": steps * (self.tau - 1)}
+        return [{"output_ids": [self.tau] * tokens, "meta_info": meta} for _ in input_ids]
+    def shutdown(self):
+        pass
+"""
+
+
+def test_a_group_starts_at_once_and_is_measured_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("stock", "ours"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sglang.py").write_text(ENGINE)
+    monkeypatch.setenv("FAKE_BUSY", str(tmp_path))
+    monkeypatch.setattr(hybrid, "worktrees", lambda *_: (tmp_path / "stock", tmp_path / "ours"))
+    words = ["hybrid.py", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--target", "T"]
+    words += ["--drafters", "D", "--widths", "1", "2", "--new-tokens", "25", "--set", "max_running_requests=2"]
+    systems = ["--systems", "dflash2@8,dflash2@8+32/cuda", "dspark@7"]
+    monkeypatch.setattr(sys, "argv", [*words, *systems, "--start-s", "60"])
+    assert hybrid.main() == 0
+    report = json.loads((tmp_path / "out" / "hybrid.json").read_text())
+    assert {name: found["1"]["tau"] for name, found in report.items()} == {"dflash2@8": 2.0, "dflash2@8+32/cuda": 3.0}
+    assert report["dflash2@8"]["2"]["engine_steps"] == 12 and report["dflash2@8"]["tokens"] == 77
+    said = capsys.readouterr().out
+    assert "dspark@7 DID NOT START" in said and "out of memory, let us say" in said
+    assert said.count("RESULT") == 4 and "x dflash2@8; a step" in said
+    texts = json.loads((tmp_path / "out" / "texts.json").read_text())
+    assert len(texts["dflash2@8"]["1"]) == 2 and texts["dflash2@8"]["1"][0] == [2] * 25
+    monkeypatch.setattr(sys, "argv", [*words, *systems[:2]])
+    (tmp_path / "stock" / "sglang.py").write_text("raise SystemExit('started again')")
+    assert hybrid.main() == 0 and "start" not in capsys.readouterr().out, "what is there is not measured again"
+
+
+def test_every_framing_of_a_prompt_is_in_its_split(tmp_path: Path) -> None:
+    prompts = [BenchmarkPrompt(f"p{n}", f"Question {n}?") for n in range(30)]
+    made = request_sets.mixed(
+        request_sets.framed(load_benchmark("gsm8k"), prompts, lambda text: list(text.encode()), "both")
+    )
+    assert len(made) == 90 and len({request.input_ids for request in made}) == 90
+    assert {request.benchmark for request in made} == {"both"} and [r.id for r in made] != sorted(r.id for r in made)
+    for request in made:
+        plain = prompts[int(request.id.split("-")[0].removeprefix("p"))].prompt
+        assert request.split == split_of(plain) and request.prompt.startswith(plain)
+        assert bytes(request.input_ids).decode() == request.prompt
+    path = tmp_path / "both.jsonl"
+    path.write_bytes(write_requests(made))
+    sealed = load_requests(str(path), "sealed").requests
+    assert len(sealed) % 3 == 0 and 0 < len(sealed) < 90
+
+
+def test_rows_of_ids_are_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [[n, n + 1, 5] for n in range(40)]
+    (tmp_path / "rows.json").write_text(json.dumps({"held": rows[:20], "more": rows[20:]}))
+    path = tmp_path / "held.jsonl"
+    monkeypatch.setattr(sys, "argv", ["x", "ids", str(tmp_path / "rows.json"), "-o", str(path), "--new-tokens", "12"])
+    assert request_sets.main() == 0
+    found = [r for split in ("develop", "sealed") for r in load_requests(str(path), split).requests]
+    assert sorted(list(r.input_ids) for r in found) == rows and {r.max_new_tokens for r in found} == {12}
+    assert 8 <= sum(r.split == "sealed" for r in found) <= 32
+    for bad, word in (([[1], []], "empty"), ([[1], [1]], "twice")):
+        with pytest.raises(InputUnusable, match=word):
+            request_sets.of_ids(bad, "held", 12)
+
+
+def profile(gpu_us: float, rows: list[Any]) -> dict[str, Any]:
+    return {"steps": 10, "gpu_us": gpu_us, "launches": 3.0, "kernels": rows}
+
+
+def test_what_a_trees_step_spends_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    systems = {
+        "dspark@7": {"1": {"step_ms": 6.5}, "profile": profile(6000.0, [[100.0, 2.0, "gemm"], [5.0, 1.0, "old"]])},
+        "dspark@7+32": {"1": {"step_ms": 7.5}, "profile": profile(7000.0, [[160.0, 2.0, "gemm"], [90.0, 1.0, "new"]])},
+        "dflash2@8": {"1": {"step_ms": 6.0}, "profile": None},
+        "dflash2@8+32": {"1": {"step_ms": 6.0}, "profile": profile(1.0, [])},
+    }
+    (tmp_path / "tree.json").write_text(json.dumps({"systems": systems}))
+    monkeypatch.setattr(sys, "argv", ["profiled.py", str(tmp_path / "tree.json")])
+    assert profiled.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("dspark@7: step 6500 us; on the GPU 6000 us") and lines[0].endswith("not busy 500 us")
+    assert [line.split(" | ")[0] for line in lines[3:6]] == ["| +90.0", "| +60.0", "| -5.0"]
+    assert lines[3] == "| +90.0 | 0.0 in 0 | 90.0 in 1 | new |"
+    (tmp_path / "tree.json").write_text(json.dumps({"systems": {}}))
+    assert profiled.main() == 3
+
+
+def test_stock_of_an_installation(tmp_path: Path) -> None:
+    files = {"sglang/__init__.py": b"version = 1\n", "sglang/srt/a.py": b"a = 1\n"}
+    blobs = {name: blob_id(data) for name, data in files.items()}
+    tree = "055576fcabbe876c59bc106b1319889cc6430182"  # of `git write-tree`
+    for name, data in {**files, "sglang/_version.py": b"made", "sglang/srt/b.so": b"made", "numpy/x.py": b""}.items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_bytes(data)
+    with pytest.raises(EnvironmentUnusable, match="its tree is"):
+        stock_here.make(tmp_path / "other", tmp_path / "site", Manifest("0.5.20", tree[::-1], blobs))
+    made = stock_here.make(tmp_path / "stock", tmp_path / "site", Manifest("0.5.20", tree, blobs))
+    kept = sorted(p.relative_to(made.path).as_posix() for p in made.path.rglob("sglang/**/*") if p.is_file())
+    assert kept == sorted(files) and made.tree == tree
+    (tmp_path / "site" / "sglang" / "srt" / "a.py").write_bytes(b"a = 2\n")
+    with pytest.raises(EnvironmentUnusable, match=r"a\.py is not stock's"):
+        stock_here.make(tmp_path / "third", tmp_path / "site", Manifest("0.5.20", tree, blobs))
+
+
+def test_settings_of_a_hybrid_group() -> None:
+    options = argparse.Namespace(target=Path("t"), drafters=Path("d"), set=["max_running_requests=8"])
+    made = hybrid.settings(options, "dspark@7+32d/cuda")
+    assert made["speculative_tree_mode"] == "ddtree" and made["max_running_requests"] == 8
+    assert hybrid.switches("dspark@7+32d/cuda") == {"SGLANG_GDN_COMMIT": "cuda", "SGLANG_GDN_TREE": "cuda"}
+    assert hybrid.switches("dspark@7") == {}
