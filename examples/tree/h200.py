@@ -181,10 +181,14 @@ class Running:
         """What its log says of its end."""
         return fault(self.log)
 
-    def close(self) -> None:
-        """End it and everything that it started."""
+    def kill(self) -> None:
+        """End it and everything that it started; whoever waits for its answer gets None."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """`kill`, and wait for its end."""
+        self.kill()
         self.process.wait()
         for end in (self.process.stdin, self.process.stdout, self._errors):
             assert end is not None
@@ -246,6 +250,7 @@ def main() -> int:
     if options.one:
         run_one(options)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit: no engine may stay on the GPU
     begun = time.monotonic()
     stock, ours = worktrees("tree-core", options.stock, options.work)
     texts: dict[str, Any] = ring(options) if options.target is None else {}

@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import json
 import queue
+import signal
 import sys
 import threading
 import time
@@ -32,8 +33,8 @@ import h200  # noqa: E402
 from applied import worktrees  # noqa: E402
 
 SYSTEMS = ("dflash2@8+32/cuda,dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
-WIDTHS, ALONE = (1, 4, 8, 16, 24), 6
-"""Requests at a time; how many of them one at a time."""
+WIDTHS, ALONE, MOST = (1, 4, 8, 16, 24), 6, 24
+"""Requests at a time; how many of them one at a time, and in all."""
 MORE = {"linear_attn_backend": "triton", "mem_fraction_static": 0.85}
 
 
@@ -73,8 +74,8 @@ def switches(system: str) -> dict[str, str]:
 
 
 def prompts_of(options: argparse.Namespace) -> list[list[int]]:
-    """Token ids of as many requests as the widest batch has."""
-    most = max(options.widths)
+    """Token ids of as many requests as the widest batch has, and of MOST at least, whichever widths are asked for."""
+    most = max(MOST, *options.widths)
     if options.prompts is None:
         return [[1 + (5 * n + 3 * i) % 29 for i in range(4 + n % 7)] for n in range(most)]
     found = json.loads(options.prompts.read_text())
@@ -153,6 +154,7 @@ class Bench:
         self.options, self.trees = options, {False: stock, True: ours}
         self.begun, self.lock = time.monotonic(), threading.Lock()
         self.report, self.texts = self._kept("hybrid.json"), self._kept("texts.json")
+        self.running: list[h200.Running] = []
         self.left: queue.Queue[list[str]] = queue.Queue()
         for group in options.systems:
             if missing := [system for system in group.split(",") if not self.complete(system)]:
@@ -192,6 +194,7 @@ class Bench:
         finally:
             for engine in engines:
                 engine.close()
+                self.running.remove(engine)
 
     def started(self, system: str, device: str) -> h200.Running:
         """An engine of its own process group."""
@@ -201,7 +204,15 @@ class Bench:
         words += ["--widths", *map(str, options.widths), f"--new-tokens={options.new_tokens}"]
         words += ["--set", *options.set] if options.set else []
         tree = self.trees["+" in system]
-        return h200.Running(options, system, tree, device, Path(__file__), words, switches(system))
+        engine = h200.Running(options, system, tree, device, Path(__file__), words, switches(system))
+        self.running.append(engine)
+        return engine
+
+    def stop(self) -> None:
+        """No more groups, and the end of those that run: their threads then find no answer."""
+        self.options.last_s = -1.0
+        for engine in self.running:
+            engine.kill()
 
     def is_ready(self, engine: h200.Running, until: float) -> bool:
         """Waits for it; one that does not come is ended."""
@@ -270,6 +281,7 @@ def main() -> int:
         if not options.target.exists():
             tiny(options.work / "tiny")
     bench = Bench(options, *worktrees("tree-hybrid", options.stock, options.work))
+    signal.signal(signal.SIGTERM, lambda *_: bench.stop())  # a time limit: no engine may stay on the GPU
     threads = [threading.Thread(target=bench.serve, args=[device]) for device in options.devices]
     for thread in threads:
         thread.start()

@@ -23,6 +23,7 @@ import asyncio
 import itertools
 import json
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -218,6 +219,7 @@ def main() -> int:
     if options.one:
         run_one(options)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit: no engine may stay on the GPU
     _, worktree = worktrees("tree-core", options.stock, options.work)
     devices = itertools.cycle(options.devices or [None])
     engines = [

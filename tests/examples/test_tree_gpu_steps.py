@@ -67,12 +67,12 @@ def test_a_group_starts_at_once_and_is_measured_in_turn(
     assert hybrid.main() == 0
     report = json.loads((tmp_path / "out" / "hybrid.json").read_text())
     assert {name: found["1"]["tau"] for name, found in report.items()} == {"dflash2@8": 2.0, "dflash2@8+32/cuda": 3.0}
-    assert report["dflash2@8"]["2"]["engine_steps"] == 12 and report["dflash2@8"]["tokens"] == 77
+    assert report["dflash2@8"]["2"]["engine_steps"] == 12 * 12 and report["dflash2@8"]["tokens"] == 77
     said = capsys.readouterr().out
     assert "dspark@7 DID NOT START" in said and "out of memory, let us say" in said
     assert said.count("RESULT") == 4 and "x dflash2@8; a step" in said
     texts = json.loads((tmp_path / "out" / "texts.json").read_text())
-    assert len(texts["dflash2@8"]["1"]) == 2 and texts["dflash2@8"]["1"][0] == [2] * 25
+    assert [len(texts["dflash2@8"][width]) for width in "12"] == [6, 24] and texts["dflash2@8"]["1"][0] == [2] * 25
     monkeypatch.setattr(sys, "argv", [*words, *systems[:2]])
     (tmp_path / "stock" / "sglang.py").write_text("raise SystemExit('started again')")
     assert hybrid.main() == 0 and "start" not in capsys.readouterr().out, "what is there is not measured again"

@@ -1,0 +1,71 @@
+"""The script that makes every figure, against a `python3` that only writes down what it was asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "testbed" / "whole.sh"
+PYTHON = """#!/bin/bash
+echo "$CUDA_VISIBLE_DEVICES $*" >>"$CALLS"
+case "$*" in
+*convert.py*) mkdir -p "$STATE/smollm2" && touch "$STATE/smollm2/manifest.json" "$STATE/smollm2/tokenizer.json" ;;
+*train.py*--minutes*) mkdir -p "$STATE/drafters/eagle3" && echo {} >"$STATE/drafters/evaluation.json" &&
+  echo {} >"$STATE/drafters/eagle3/manifest.json" ;;
+*core.py*) [ -z "$BROKEN" ] || exit 3
+  mkdir -p "$STATE/core" "$STATE/core-work" && echo {} >"$STATE/core/evaluation.json" &&
+  echo "[[1, 2]]" >"$STATE/core-work/held.json" ;;
+*standin.py*standin-dense8b*) mkdir -p "$STATE/dense8b/target" ;;
+-c*) exec "$REAL" "$@" ;;
+esac
+"""
+
+
+def calls(folder: Path, gpus: list[str], broken: str = "") -> list[str]:
+    """Prepare, run; every call of python3 with the GPU that it saw."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "python3").write_text(PYTHON)
+    (folder / "bin" / "python3").chmod(0o755)
+    (folder / "prompts").mkdir(exist_ok=True)
+    (folder / "prompts" / "some.jsonl").touch()
+    (folder / "text").touch()
+    made = {"STATE": folder / "state", "OUT": folder / "out", "CALLS": folder / "calls", "REAL": sys.executable}
+    env = {**os.environ, **{k: str(v) for k, v in made.items()}, "BROKEN": broken}
+    env["PATH"] = f"{folder / 'bin'}:{env['PATH']}"
+    (folder / "calls").write_text("")
+    for words in (["prepare", "x.gguf", str(folder / "prompts"), str(folder / "text")], gpus):
+        subprocess.run(["bash", str(SCRIPT), *words], env=env, check=True, timeout=120, stdin=subprocess.DEVNULL)
+    return (folder / "calls").read_text().splitlines()
+
+
+def which(lines: list[str], *words: str) -> list[int]:
+    return [at for at, line in enumerate(lines) if all(word in line for word in words)]
+
+
+@pytest.mark.parametrize("gpus", [["0"], ["4", "7"]])
+def test_every_job_runs_once_behind_what_it_needs(tmp_path: Path, gpus: list[str]) -> None:
+    lines = calls(tmp_path, gpus)
+    texts, train = which(lines, "--part"), which(lines, "--minutes", "train.py")
+    assert len(texts) == len(gpus) and len(train) == 1 and max(texts) < train[0]
+    for name in ("dense8b.json", "smollm2.json", "hyb27b-few.json", "replay-dspark.json", "dense8b-forced.json"):
+        assert len(which(lines, name)) == 1, name
+    assert (
+        which(lines, "standin-dense8b")[0] > train[0] and which(lines, "standin-hyb27b")[0] > which(lines, "core.py")[0]
+    )
+    assert [line.split()[0] for line in lines if "serve.py" in line and "hyb27b" in line] == [gpus[-1]] * 3
+    assert [line.split()[0] for line in lines if "dense8b.json" in line] == [gpus[0]]
+    done = (tmp_path / "out" / "times.txt").read_text()
+    assert done.count("rc 0") == done.count("\n") == len(list((tmp_path / "state" / "done").iterdir())) - 1
+    assert not which(calls(tmp_path, gpus), ".py"), "what ended well is not run again"
+
+
+def test_what_fails_stops_only_what_needs_it_and_is_run_again(tmp_path: Path) -> None:
+    lines = calls(tmp_path, ["0", "1"], broken="yes")
+    assert not which(lines, "hyb27b") and which(lines, "dense8b.json")
+    assert "core: rc 3" in (tmp_path / "out" / "times.txt").read_text()
+    lines = calls(tmp_path, ["0", "1"])
+    assert which(lines, "core.py") and which(lines, "hyb27b-few.json") and not which(lines, "dense8b.json")
