@@ -40,7 +40,7 @@ export -f py && export here
 run() { # NAME SECONDS SCRIPT ARGUMENTS...
   local name=$1 limit=$2
   shift 2
-  job "$name" "$limit" bash -c 'py "$@"' py "$@"
+  job "$name" "$limit" ${NICE:-} bash -c 'py "$@"' py "$@"
 }
 texts() { # K N: its part of the texts, all of them in two and a half minutes of one GPU
   run "text-$1" 240 train.py --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
@@ -49,7 +49,7 @@ texts() { # K N: its part of the texts, all of them in two and a half minutes of
 lattices() { # DRAFTER: 25,600 of them, and what every builder accepts
   run "lattices-$1" 200 lattices.py --target "$state/smollm2" --drafter "$state/drafters/$1" --prompts "$state/prompts" \
     --out "$state/lattices/$1" --rows 16 &&
-    OMP_NUM_THREADS=4 job "replay-$1" 800 python3 -m specpilot_cli replay "$state/lattices/$1" -b all -n 8,16,32,63 -o "$out/replay-$1.json"
+    OMP_NUM_THREADS=4 job "replay-$1" 800 nice python3 -m specpilot_cli replay "$state/lattices/$1" -b all -n 8,16,32,63 -o "$out/replay-$1.json"
 }
 serve() { # NAME SECONDS TARGET DRAFTERS PROMPTS ARGUMENTS...
   local name=$1 limit=$2 target=$3 drafters=$4 prompts=$5
@@ -57,11 +57,11 @@ serve() { # NAME SECONDS TARGET DRAFTERS PROMPTS ARGUMENTS...
   run "$name" "$limit" serve.py --target "$target" --drafters "$drafters" --prompts "$prompts" --out "$out/${FILE:-$name}.json" "$@"
 }
 forced() { # NAME CORE PROMPTS: the texts that a server gave, through the core's module; the GPU is left to what is timed
-  OMP_NUM_THREADS=8 run "forced-$1" 900 forced.py --device cpu --target "$2" --prompts "$3" \
+  NICE=nice OMP_NUM_THREADS=8 run "forced-$1" 900 forced.py --device cpu --target "$2" --prompts "$3" \
     --texts "$out/$1-texts.json" --out "$out/$1-forced.json"
 }
 audit() { # NAME FOLDER
-  OMP_NUM_THREADS=8 job "audit-$1" 600 python3 -m specpilot_cli w12 audit "$2" -o "$out/$1-audit.json"
+  OMP_NUM_THREADS=8 job "audit-$1" 600 nice python3 -m specpilot_cli w12 audit "$2" -o "$out/$1-audit.json"
 }
 
 smollm2() {

@@ -35,9 +35,9 @@ class System(NamedTuple):
 
 
 def read(name: str) -> System | None:
-    """None for a system without drafts."""
+    """None for a system without drafts, and for one that verifies trees in some steps and chains in others."""
     found = NAME.fullmatch(name)
-    if found is None:
+    if found is None or int(found["most"] or 0):
         return None
     block = int(found["block"])
     positions = block - 1 if found["drafter"] == "dflash2" else block  # DFLASH's block has the anchor in it

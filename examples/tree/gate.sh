@@ -14,6 +14,7 @@ set -uo pipefail
 out=${1:?a folder for the artifacts}
 end=$((SECONDS + ${WITHIN:-3600})) run=(${SPECPILOT:-specpilot})
 stock=$(realpath "${STOCK:?}") candidate=$(realpath "${CANDIDATE:?}") deployment=$(realpath "${DEPLOYMENT:?}")
+[ -d "$stock" ] && [ -d "$candidate" ] && [ -f "$deployment" ] || exit 2
 vary=${VARY-speculative_num_draft_tokens speculative_tree_beam speculative_tree_candidates speculative_tree_max_requests speculative_tree_mode speculative_tree_nodes}
 mkdir -p "$out" && cd "$out" || exit
 
@@ -45,6 +46,10 @@ for size in ${SIZES:-1}; do
     [ "$size" -le "$largest" ] || largest=$size
 done
 # a request that no batch takes has no output, and what has no output cannot be forced
+if [ -n "${BATCHES:-}" ] && [ "${REQUESTS:-0}" -gt $((BATCHES * largest)) ]; then
+    echo "$BATCHES batches of $largest do not take $REQUESTS requests" >&2
+    exit 2
+fi
 [ -z "${BATCHES:-}" ] || design+=(--batches "$BATCHES" --requests "${REQUESTS:-$((BATCHES * largest))}")
 [ -n "${BATCHES:-}" ] || [ -z "${REQUESTS:-}" ] || design+=(--requests "$REQUESTS")
 for key in $vary; do differ+=(--vary "$key"); done
@@ -55,7 +60,7 @@ for n in 1 2; do
     step pair-$n.json pair-run "$stock" "$candidate" "${design[@]}" "${differ[@]}" --split sealed --seed $n --noise-from noise.json ||
         break
 done
-[ -z "${BESIDE:-}" ] || bash -c "$BESIDE" &
+[ -z "${BESIDE:-}" ] || [ "$SECONDS" -ge "$end" ] || timeout -k 15 $((end - SECONDS)) bash -c "$BESIDE" &
 for n in 1 2; do
     [ "$(state pair-$n.json)" != complete ] || step forced-$n.json force-tokens pair-$n.json --scorer "$stock" &
 done

@@ -45,8 +45,8 @@ class Measurement:
         return answers, time.perf_counter() - begun
 
     def at(self, width: int) -> tuple[Answers, dict[str, Any]]:
-        """So many requests at a time."""
-        prompts = self.prompts[:ALONE] if width == 1 else self.prompts
+        """So many requests at a time; what is left over of them by the width is not asked."""
+        prompts = self.prompts[:ALONE] if width == 1 else self.prompts[: len(self.prompts) // width * width]
         groups = [prompts[at : at + width] for at in range(0, len(prompts), width)]
         self.generate(groups[0], 16)
         firsts = sum(self.generate(group, 1)[1] for group in groups)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ class Engine:
         (BUSY / "measured").unlink()
         tokens = sampling_params["max_new_tokens"]
         steps = -(-(tokens - 1) // self.tau)
+        time.sleep(0.002 * steps)
         meta = {"completion_tokens": tokens, "spec_verify_ct": steps, "spec_num_correct_drafts": steps * (self.tau - 1)}
         return [{"output_ids": [self.tau] * tokens, "meta_info": meta} for _ in input_ids]
     def shutdown(self):
@@ -154,3 +157,65 @@ def test_settings_of_a_hybrid_group() -> None:
     assert made["speculative_tree_mode"] == "ddtree" and made["max_running_requests"] == 8
     assert hybrid.switches("dspark@7+32d/cuda") == {"SGLANG_GDN_COMMIT": "cuda", "SGLANG_GDN_TREE": "cuda"}
     assert hybrid.switches("dspark@7") == {}
+
+
+GATE = Path(__file__).resolve().parents[2] / "examples" / "tree" / "gate.sh"
+SPECPILOT = """#!/usr/bin/env python3
+import json, os, pathlib, sys, time
+words, here = sys.argv[1:], pathlib.Path(os.environ["CALLS"])
+file = words[words.index("-o" if "-o" in words else "--resume") + 1] if words[:2] != ["seal", "verify"] else ""
+with here.open("a") as calls:
+    calls.write(json.dumps([file, *words]) + "\\n")
+if words[0] == "force-tokens":  # both at once, or neither ends
+    pathlib.Path(file + ".here").touch()
+    other = pathlib.Path({"forced-1.json": "forced-2.json", "forced-2.json": "forced-1.json"}[file] + ".here")
+    until = time.monotonic() + 30 * ("cut" not in os.environ["PLAN"])
+    while not other.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+plan = json.loads(os.environ["PLAN"]).get(file, [])
+verdict = plan[min(pathlib.Path(here).read_text().count(f'["{file}"') - 1, len(plan) - 1)] if plan else "PROMOTED"
+if file:
+    pathlib.Path(file).write_text(json.dumps({"complete": verdict != "cut", "body": {"verdict": verdict}}))
+"""
+
+
+def gate(tmp_path: Path, plan: dict[str, list[str]], **more: str) -> tuple[int, list[list[str]], str]:
+    """Exit code, calls (the artifact first), and what was said, of `gate.sh` with a made-up specpilot."""
+    for name in ("stock", "tree"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / "d.toml").touch()
+    program, calls = tmp_path / "specpilot", tmp_path / "calls"
+    program.write_text(SPECPILOT)
+    program.chmod(0o755)
+    calls.write_text("")
+    env = {**os.environ, "STOCK": "stock", "CANDIDATE": "tree", "DEPLOYMENT": "d.toml", "SPECPILOT": str(program)}
+    env |= {"CALLS": str(calls), "PLAN": json.dumps(plan), "FLAGS": "--nodes 32", "VARY": "a b", **more}
+    done = subprocess.run(["bash", str(GATE), "out"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    return done.returncode, [json.loads(line) for line in calls.read_text().splitlines()], done.stdout + done.stderr
+
+
+def test_both_runs_then_both_forcings_at_once(tmp_path: Path) -> None:
+    beside = {"BESIDE": "touch beside"}
+    code, calls, said = gate(tmp_path, {"noise.json": ["INFRA", "none"]}, SIZES="1 24", BATCHES="8", **beside)
+    files = [file for file, *_ in calls]
+    assert code == 0 and files[:4] == ["noise.json", "noise.json", "pair-1.json", "pair-2.json"], said
+    assert sorted(files[4:6]) == ["forced-1.json", "forced-2.json"] and files[6:] == ["seal.json", ""]
+    assert (tmp_path / "out" / "beside").exists()
+    design = ["--order", "AB", "--starts", "2", "-c", "1", "-c", "24", "--batches", "8", "--requests", "192"]
+    assert all(" ".join(design) in " ".join(words) for words in calls[:4])
+    assert calls[2][4:] != calls[3][4:] and "--candidate-flag=--nodes --candidate-flag=32" in " ".join(calls[2])
+    code, calls, _ = gate(tmp_path, {})
+    assert [file for file, *_ in calls] == ["seal.json", ""], "what is complete is not measured again"
+
+
+def test_a_deadline_leaves_the_rest_out_and_the_next_call_resumes(tmp_path: Path) -> None:
+    _, calls, said = gate(tmp_path, {"pair-2.json": ["cut"]}, WITHIN="100")
+    assert [file for file, *_ in calls[:3]] == ["noise.json", "pair-1.json", "pair-2.json"]
+    assert "pair-2.json: partial" in said and calls[3][0] == "forced-1.json"
+    _, calls, said = gate(tmp_path, {}, WITHIN="20")
+    assert calls == [["seal.json", *calls[0][1:]], ["", "seal", "verify", "seal.json"]] and "late: pair-2.json" in said
+    _, calls, _ = gate(tmp_path, {})
+    assert calls[0][0] == "pair-2.json" and calls[0][-2:] == ["--resume", "pair-2.json"]
+    assert gate(tmp_path, {}, STOCK="nowhere")[0] == 2
+    code, calls, said = gate(tmp_path, {}, SIZES="1 8", BATCHES="8", REQUESTS="65")
+    assert (code, calls) == (2, []) and "8 batches of 8 do not take 65 requests" in said

@@ -105,6 +105,7 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     (tmp_path / "replay.json").write_text(json.dumps({"body": {"curves": curves}}))
     assert compare.read("dspark@7+32b") == ("dspark", 7, 32, "beam") and compare.read("ar") is None
+    assert compare.read("dspark@7+32~8") is None, "its steps are of two kinds"
     lines = compare.gains(systems)
     assert "| dflash2@8+32 | dflash2@8 | 1 | 2.0 → 2.8 | 5.25 | 1.050 | 530.0 | 1.325 |" in lines and len(lines) == 4
     arguments = ["compare.py", str(tmp_path / "tree.json"), f"dflash2={tmp_path / 'replay.json'}"]
