@@ -90,7 +90,7 @@ smollm2() {
 hybrid_core() {
   [ "$gpus" = 1 ] || (await target 300 && texts 2 2) &
   run core 560 core.py --text "$state/text.tar.xz" --work "$state/core-work" --out "$state/core" \
-    --core-minutes "${CORE:-2.6}" --drafter-minutes "${COREDRAFT:-2.2}" || return
+    --core-minutes "${CORE:-3.0}" --drafter-minutes "${COREDRAFT:-2.4}" || return
   cp "$state/core/evaluation.json" "$out/core-evaluation.json"
   python3 -c "
 import json, sys
