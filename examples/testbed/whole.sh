@@ -98,7 +98,7 @@ rows = json.load(open(sys.argv[1]))
 json.dump({'held': [row[:64] for row in rows]}, open(sys.argv[2], 'w'))" "$state/core-work/held.json" "$state/held-ids.json"
   local ids=$state/held-ids.json full=$big/hyb27b
   {
-    serve core 300 "$state/core/core" "$state/core" "$ids" --together --new-tokens 128 --set "${hybrid[@]}" \
+    FILE=core serve core-serve 300 "$state/core/core" "$state/core" "$ids" --together --new-tokens 128 --set "${hybrid[@]}" \
       --systems ar dflash2@8 dspark@7
     forced core "$state/core/core" "$ids" &
   } &

@@ -184,10 +184,10 @@ def test_prefixes_tracked_while_decoding_have_ars_states(place: Path) -> None:
 @pytest.mark.slow
 @needs_engine
 @pytest.mark.parametrize("most", [0, 1])
-def test_graphs_with_every_kernel_in_the_interpreter(most: int, place: Path) -> None:
+def test_graphs_with_every_kernel_in_the_interpreter(most: int, place: Path, entry: Path) -> None:
     """The runners' static buffers, padding and metadata, and all kernels of a step; with 1, chains for two requests."""
     if not (place / "graphs").exists():
-        shutil.copytree(place / "entry", place / "graphs", ignore=shutil.ignore_patterns(".git"))
+        shutil.copytree(entry, place / "graphs", ignore=shutil.ignore_patterns(".git"))
         allow_hybrid_trees(place / "graphs", plain=False)
         allow_graphs(place / "graphs")
         allow_kernels(place / "graphs")

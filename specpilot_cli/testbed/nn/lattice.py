@@ -48,6 +48,11 @@ def lattice(drafter: BlockDrafter, rows: Tensor, anchors: Tensor, head: Tensor) 
         wide = ids.unsqueeze(2).expand(-1, -1, width, -1)
         transitions = scores.gather(-1, wide) - scores.logsumexp(-1, keepdim=True)
     transitions[:, 0] = transitions[:, 0, :1]  # all parents of the first position are the anchor, to the last bit
+    # in BF16 the two products above may rank the first position's candidates differently
+    order = transitions[:, 0, 0].argsort(dim=-1, descending=True, stable=True)
+    ids[:, 0] = ids[:, 0].gather(-1, order)
+    transitions[:, 0] = transitions[:, 0].gather(-1, order.unsqueeze(1).expand(-1, width, -1))
+    transitions[:, 1] = transitions[:, 1].gather(1, order.unsqueeze(-1).expand(-1, -1, width))
     return Lattice(ids, unary.log_softmax(-1).gather(-1, ids), transitions)
 
 
