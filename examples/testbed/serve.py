@@ -5,9 +5,10 @@
 Each system is a process of its own with a time limit; FILE is rewritten after each measurement. With --together all
 engines start at once, on one GPU that has to hold them all, and take turns: all prompts of every set first (tau,
 texts), then --rounds times one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights of the same
-shape: its step time beside the other's says whether the weights matter (it has no tau and no texts). tau = 1 + correct
-drafts / verify steps, from the engine's counters. `same_as_ar` counts texts that are AR's token for token: at BF16 they
-may part at near-ties, which is for `forced.py` and `specpilot force-tokens` to judge, not for this script.
+shape and measures one thing: --steps times in turn with SYSTEM, the time of a step where all requests run to the same
+length (`over_random`: the median of the ratios). tau = 1 + correct drafts / verify steps, from the engine's counters.
+`same_as_ar` counts texts that are AR's token for token: at BF16 they may part at near-ties, which is for `forced.py`
+and `specpilot force-tokens` to judge, not for this script.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ BASE: dict[str, Any] = {
 SYSTEMS = ("ar", "dflash2@8", "dflash2@16", "dspark@7", "eagle3@5")
 WIDTHS = (1, 8, 24)
 """Requests at a time, where speed is measured."""
+STEP_TOKENS = 96
 """Also `eagle3-chain@N`: N drafts in a row instead of a tree of 16 nodes."""
 RANDOM = "~random"
 
@@ -55,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit-s", type=float, default=150.0, help="limit for one measurement")
     parser.add_argument("--together", action="store_true", help="start all engines at once")
     parser.add_argument("--rounds", type=int, default=1, help="times that speed is measured")
+    parser.add_argument("--steps", type=int, default=7, help="times that a step is measured beside random weights'")
     parser.add_argument(
         "--widths", type=int, nargs="*", default=WIDTHS, help="requests at a time; 1 takes eight prompts"
     )
@@ -135,6 +138,15 @@ class Served:
         """So many requests at a time, the first of every set in turn."""
         return self.some.at(int(width))[1]
 
+    def steps(self, width: str) -> dict[str, Any]:
+        """Milliseconds a step of so many requests, none of which ends before the others by its text."""
+        prompts = self.some.prompts[: int(width)]
+        _, first = self.some.generate(prompts, 1, whole=True)
+        answers, seconds = self.some.generate(prompts, STEP_TOKENS, whole=True)
+        meta = [answer["meta_info"] for answer in answers]
+        steps = max(m.get("spec_verify_ct") or m["completion_tokens"] - 1 for m in meta)
+        return {"steps": steps, "step_ms": round((seconds - first) / steps * 1e3, 4)}
+
 
 def totals(answers: Answers, seconds: float) -> dict[str, Any]:
     """Rates and counters of one call."""
@@ -152,7 +164,7 @@ def run_one(options: argparse.Namespace) -> None:
     begun = time.perf_counter()
     served = Served(options)
     print(f"READY {time.perf_counter() - begun:.1f}", flush=True)
-    answering({"all": served.all, "speed": served.speed})
+    answering({"all": served.all, "speed": served.speed, "steps": served.steps})
     served.engine.shutdown()
 
 
@@ -179,18 +191,23 @@ class Bench:
         try:
             for system in systems:
                 self._ready(system, engines)
-            for system in list(engines):
-                if not system.endswith(RANDOM):
-                    self._take(system, engines, "all")
-            for _ in range(self.options.rounds):
-                for width in self.options.widths:
-                    for system in list(engines):
-                        self._take(system, engines, f"speed {width}")
+            self._in_turn([s for s in systems if not s.endswith(RANDOM)], engines)
             for system in list(engines):
                 self._say(system)
         finally:
             for engine in engines.values():
                 engine.close()
+
+    def _in_turn(self, systems: list[str], engines: dict[str, Running]) -> None:
+        words = [(system, "all") for system in systems]
+        for _ in range(self.options.rounds):
+            words += [(system, f"speed {width}") for width in self.options.widths for system in systems]
+        twins = [(system, system + RANDOM) for system in systems if system + RANDOM in engines]
+        for _ in range(self.options.steps):
+            words += [(one, f"steps {width}") for width in self.options.widths for pair in twins for one in pair]
+        for system, asked in words:
+            if system in engines:
+                self._take(system, engines, asked)
 
     def _start(self, system: str) -> Running:
         name = system.replace("@", "-").replace("~", "-")
@@ -219,9 +236,10 @@ class Bench:
             if "ar" in self.texts:
                 found["same_as_ar"] = same(self.texts["ar"], self.texts[system])
         else:
-            rounds = found.setdefault("speed", {}).setdefault(words.split()[1], {"rounds": []})
+            kind, width = words.split()
+            rounds = found.setdefault(kind, {}).setdefault(width, {"rounds": []})
             rounds["rounds"].append(got)
-            for name in ("tok_s", "decode_tok_s", "step_ms"):
+            for name in [n for n in ("tok_s", "decode_tok_s", "step_ms") if n in got]:
                 rounds[name] = statistics.median(one[name] for one in rounds["rounds"])
         self._write()
 
@@ -248,12 +266,13 @@ def over_random(systems: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Step times over those of random weights, by system and width: the median over the rounds of both."""
     found: dict[str, dict[str, float]] = {}
     for name in systems:
-        ours, theirs = (systems.get(n, {}).get("speed", {}) for n in (name, name + RANDOM))
-        for width in ours.keys() & theirs.keys():
-            pairs = zip(ours[width]["rounds"], theirs[width]["rounds"], strict=False)
-            found.setdefault(name, {})[width] = round(
-                statistics.median(a["step_ms"] / b["step_ms"] for a, b in pairs), 4
-            )
+        ours, theirs = (systems.get(n, {}).get("steps", {}) for n in (name, name + RANDOM))
+        for width in (w for w in ours if w in theirs):
+            ratios = [
+                a["step_ms"] / b["step_ms"]
+                for a, b in zip(ours[width]["rounds"], theirs[width]["rounds"], strict=False)
+            ]
+            found.setdefault(name, {})[width] = round(statistics.median(ratios), 4)
     return found
 
 

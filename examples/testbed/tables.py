@@ -1,14 +1,17 @@
 """The tables of profiles/deployments/testbed/README.md from the artifacts beside it; nothing is rounded by hand.
 
-    python examples/testbed/tables.py profiles/deployments/testbed
+    python examples/testbed/tables.py profiles/deployments/testbed/joint
 
 A model is served as `NAME.json` (serve.py), forced as `NAME-forced.json` (forced.py), audited as `NAME-audit.json`
-(`specpilot w12 audit`); `replay-DRAFTER.json` is `specpilot replay` over the drafter's lattices.
+(`specpilot w12 audit`); `replay-DRAFTER.json` is `specpilot replay` over the drafter's lattices. What ends in .xz is
+read as it is.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,20 +19,22 @@ from typing import Any
 
 TITLES = {
     "smollm2": "SmolLM2-135M", "core": "hybrid core", "dense8b": "8B stand-in", "hyb27b": "27B stand-in",
-    "hyb27b-few": "27B stand-in, at most 4 requests",
+    "hyb27b-few": "27B stand-in, at most 4 requests", "hyb27b-steps": "27B stand-in, again",
 }  # fmt: skip
 SYSTEMS = {"ar": "AR", "dflash2@8": "DFLASH2, block 8", "dspark@7": "DSPARK, block 7", "eagle3@5": "EAGLE-3, 16 nodes"}
 CORES = {"dense8b": "smollm2", "hyb27b": "core"}
 BUILDERS = {
-    "chain": "chain", "best-first": "best-first", "eagle2": "EAGLE-2", "sequoia": "Sequoia", "ddtree": "DDTree",
-    "opt-tree": "OPT-Tree", "beam": "beam of 4", "oracle": "any path over the candidates",
+    "chain": "chain", "best-first": "best-first", "calibrated": "best-first, calibrated", "opt-tree": "OPT-Tree",
+    "eagle2": "EAGLE-2", "beam": "beam of 4", "sequoia": "Sequoia", "ddtree": "DDTree",
+    "ngram": "best-first with an n-gram chain",
 }  # fmt: skip
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
     """An artifact; empty where there is none."""
-    path = folder / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path, packed = folder / f"{name}.json", folder / f"{name}.json.xz"
+    data = path.read_bytes() if path.exists() else lzma.decompress(packed.read_bytes()) if packed.exists() else b"{}"
+    found: dict[str, Any] = json.loads(data)
     return found
 
 
@@ -62,31 +67,37 @@ def acceptance(folder: Path) -> list[str]:
 
 
 def speed(folder: Path) -> list[str]:
-    """tok/s behind the first tokens and milliseconds a step, by requests at a time."""
+    """tok/s behind the first tokens and milliseconds a step of every round; gains over AR's fastest round."""
     rows = []
     for name in ("dense8b", "hyb27b"):
         systems = read(folder, name).get("systems", {})
         plain = systems.get("ar", {}).get("speed", {})
         for system, label in SYSTEMS.items():
-            found = systems.get(system, {}).get("speed")
-            if found:
-                cells = []
-                for width, line in found.items():
-                    times = line["decode_tok_s"] / plain[width]["decode_tok_s"] if width in plain else 1.0
-                    over = "" if system == "ar" else f" ({times:.2f}×)"
-                    cells.append(f"{line['decode_tok_s']:.1f}{over}, {line['step_ms']:.2f} ms")
+            cells = []
+            for width, line in systems.get(system, {}).get("speed", {}).items():
+                rates = [one["decode_tok_s"] for one in line["rounds"]]
+                times = statistics.median(rates) / max(one["decode_tok_s"] for one in plain[width]["rounds"])
+                steps = " / ".join(f"{one['step_ms']:.2f}" for one in line["rounds"])
+                over = "" if system == "ar" else f" ({times:.2f}×)"
+                cells.append(f"{' / '.join(f'{rate:.0f}' for rate in rates)}{over}; {steps} ms")
+            if cells:
                 rows.append((TITLES[name], label, *cells))
-    return table(("model", "stock SGLang", "1 request: tok/s, step", "8", "24"), rows)
+    return table(("model", "stock SGLang", "1 request: tok/s; step", "8", "24"), rows)
 
 
 def beside_random(folder: Path) -> list[str]:
-    """Step times over those of random weights of the same shape."""
+    """Step times over those of random weights of the same shape, every round."""
     rows = []
-    for name in ("dense8b", "hyb27b", "hyb27b-few"):
-        for system, widths in read(folder, name).get("over_random", {}).items():
-            cells = [f"{width}: {widths[width]:.4f}" for width in sorted(widths, key=int)]
-            rows.append((TITLES[name], SYSTEMS[system], ", ".join(cells)))
-    return table(("model", "stock SGLang", "step over random weights', by requests at a time"), rows)
+    for name in ("dense8b", "hyb27b", "hyb27b-steps", "hyb27b-few"):
+        systems = read(folder, name).get("systems", {})
+        for system in (s for s in systems if s + "~random" in systems):
+            ours, theirs = (systems[s].get("steps") or systems[s]["speed"] for s in (system, system + "~random"))
+            for width in (w for w in ours if w in theirs):
+                pairs = list(zip(ours[width]["rounds"], theirs[width]["rounds"], strict=False))
+                ratios = [one["step_ms"] / other["step_ms"] for one, other in pairs]
+                cells = ", ".join(f"{ratio:.3f}" for ratio in ratios), f"{statistics.median(ratios):.3f}"
+                rows.append((TITLES[name], SYSTEMS[system], width, *cells))
+    return table(("model", "stock SGLang", "requests", "step over random weights', every round", "median"), rows)
 
 
 def forced(folder: Path) -> list[str]:
@@ -140,9 +151,22 @@ def replay(folder: Path) -> list[str]:
             points = found[builder]
             cells = [f"{points[n]['tau']:.2f}" if n in points else "" for n in (8, 16, 32, 63)]
             cells[2] += f" [{points[32]['low']:.2f}, {points[32]['high']:.2f}]"
-            over = f"{points[32]['tau'] / found['chain'][32]['tau']:.2f}"
-            rows.append((drafter.upper(), BUILDERS[builder], *cells, over))
-    return table(("drafter", "builder", "8 nodes", "16", "32", "63", "over the chain, 32"), rows)
+            over = f"{points[32]['tau'] / found['chain'][32]['tau']:.3f}"
+            rows.append((f"{drafter.upper()}, {deepest}", BUILDERS[builder], *cells, over))
+        if "oracle" in found:
+            any_path = next(iter(found["oracle"].values()))
+            rows.append(
+                (
+                    f"{drafter.upper()}, {deepest}",
+                    "any path over the candidates",
+                    "",
+                    "",
+                    f"{any_path['tau']:.2f}",
+                    "",
+                    "",
+                )
+            )
+    return table(("drafter, positions", "builder", "8 nodes", "16", "32", "63", "over the chain, 32"), rows)
 
 
 PARTS = (acceptance, speed, beside_random, forced, weights, replay)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that profiles/deployments/testbed/ shows, from nothing, in about 20 minutes with two GPUs:
+# Everything that profiles/deployments/testbed/ shows, from nothing, in about 25 minutes with two GPUs:
 #
 #   export STATE=/tmp/tb OUT=/tmp/tb/out
 #   bash examples/testbed/whole.sh prepare FILE.gguf PROMPTS TEXT.tar.xz      # prepare.sh brings these together
@@ -46,6 +46,14 @@ texts() { # K N: its part of the texts, all of them in two and a half minutes of
   run "text-$1" 240 train.py --target "$state/smollm2" --work "$state/work" --out "$state/drafters" \
     --prompts "$state/prompts" --text-minutes "$(python3 -c "print(2.5 / $2)")" --part "$1/$2"
 }
+drafters() { # NAME WORK DRAFTERS...: train and evaluate these
+  local name=$1 work=$2
+  shift 2
+  run "$name" 560 train.py --target "$state/smollm2" --work "$work" --out "$state/drafters" --prompts "$state/prompts" \
+    --text-minutes 0 --minutes "${DRAFT:-4}" --set eagle_sequences=16 --only "$@"
+  [ -f "$state/drafters/$1/manifest.json" ] || return # its evaluation may have been cut off
+  [ -f "$out/smollm2-$name.json" ] || cp "$state/drafters/evaluation.json" "$out/smollm2-$name.json"
+}
 lattices() { # DRAFTER: 25,600 of them, and what every builder accepts
   run "lattices-$1" 200 lattices.py --target "$state/smollm2" --drafter "$state/drafters/$1" --prompts "$state/prompts" \
     --out "$state/lattices/$1" --rows 16 &&
@@ -68,10 +76,9 @@ smollm2() {
   await target 300
   texts 1 "$gpus"
   [ "$gpus" = 1 ] || await text-2 200
-  run train 700 train.py --target "$state/smollm2" --work "$state/work" --out "$state/drafters" --prompts "$state/prompts" \
-    --text-minutes 0 --minutes "${DRAFT:-6.4}" --set eagle_sequences=16
-  [ -f "$state/drafters/eagle3/manifest.json" ] || return # its evaluation may have been cut off
-  cp "$state/drafters/evaluation.json" "$out/smollm2-evaluation.json"
+  [ -d "$state/work-dspark" ] || cp -r "$state/work" "$state/work-dspark" # the texts; each training keeps its own state
+  drafters train "$state/work" dflash2 eagle3 || return
+  drafters train-dspark "$state/work-dspark" dspark || return
   lattices dflash2 &
   lattices dspark &
   {
@@ -82,7 +89,7 @@ smollm2() {
   cp "$state"/smollm2/tokenizer*.json "$state/dense8b/target/"
   audit dense8b "$state/dense8b/target" &
   # these start while the small ones are asked for their acceptance; their own times come after that
-  serve dense8b 420 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds 2 \
+  serve dense8b 420 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds 3 \
     --set max_total_tokens=12288 mem_fraction_static=0.93 --systems ar ar~random dflash2@8 dflash2@8~random dspark@7
   forced dense8b "$state/smollm2" "$state/prompts" &
 }
@@ -106,12 +113,12 @@ json.dump({'held': [row[:64] for row in rows]}, open(sys.argv[2], 'w'))" "$state
   run hyb27b-build 240 standin.py build standin-hyb27b --core "$state/core/core" --drafters "$state/core" --out "$full" || return
   wait "$served"
   audit hyb27b "$full/target" &
-  FILE=hyb27b serve hyb27b-ar 400 "$full/target" "$full" "$ids" --together --rounds 2 --new-tokens 128 \
+  FILE=hyb27b serve hyb27b-ar 400 "$full/target" "$full" "$ids" --together --rounds 3 --new-tokens 128 \
     --set "${hybrid[@]}" mem_fraction_static=0.85 max_total_tokens=16384 --systems ar ar~random
-  FILE=hyb27b serve hyb27b-drafters 500 "$full/target" "$full" "$ids" --new-tokens 128 \
+  FILE=hyb27b serve hyb27b-drafters 500 "$full/target" "$full" "$ids" --rounds 3 --new-tokens 128 \
     --set "${hybrid[@]}" mem_fraction_static=0.85 max_total_tokens=16384 --systems dflash2@8 dspark@7
   # two of them fit on one GPU only with few requests: stock keeps 151 MB of state for each request and draft row
-  serve hyb27b-few 400 "$full/target" "$full" "$ids" --together --rounds 2 --new-tokens 128 --widths 1 4 \
+  serve hyb27b-few 400 "$full/target" "$full" "$ids" --together --new-tokens 128 --widths 1 4 \
     --set "${hybrid[@]}" mem_fraction_static=0.93 max_total_tokens=8192 max_running_requests=4 cuda_graph_max_bs_decode=4 \
     --systems dflash2@8 dflash2@8~random
   forced hyb27b "$state/core/core" "$ids" &

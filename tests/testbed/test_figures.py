@@ -1,16 +1,20 @@
-"""The READMEs' tables of acceptance are the committed counts."""
+"""The READMEs' tables are the committed artifacts'."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "examples" / "testbed"))
+import tables  # noqa: E402
+
 SERVED = ROOT / "profiles" / "deployments" / "testbed"
-TRAINED = ROOT / "examples" / "testbed" / "results" / "h200-2026-11-30" / "five-layers"
+TRAINED = ROOT / "examples" / "testbed" / "results" / "h200-2026-11-30"
 SETS = ("gsm8k", "humaneval", "mbpp", "mtbench")
 
 
@@ -32,7 +36,7 @@ def test_what_sglang_served() -> None:
         wanted = [tau([c], "verify_steps", "correct_drafts") for c in counts]
         wanted.append(tau(counts, "verify_steps", "correct_drafts"))
         assert cells(SERVED / "README.md", label) == [f"{value:.3f}" for value in wanted]
-        assert wanted[-1] >= 3.0 and "failed_after_s" in systems["eagle3@5"]
+        assert wanted[-1] >= 3.0
 
 
 def test_what_was_forced() -> None:
@@ -48,8 +52,9 @@ def test_what_was_forced() -> None:
         assert found["large"] == 0 and found["mismatches"] > 0
 
 
-def test_what_the_plain_modules_accept() -> None:
-    found = json.loads((TRAINED / "evaluation.json").read_text())["tau"]
+@pytest.mark.parametrize(("run", "prefix"), [("five-layers", ""), ("joint", "joint ")])
+def test_what_the_plain_modules_accept(run: str, prefix: str) -> None:
+    found = json.loads((TRAINED / run / "evaluation.json").read_text())["tau"]
     readme = ROOT / "examples" / "testbed" / "README.md"
     labels = {
         "dflash2@8": "DFLASH2, block 8", "dflash2@16": "DFLASH2, block 16", "dspark@7": "DSPARK, block 7",
@@ -60,20 +65,35 @@ def test_what_the_plain_modules_accept() -> None:
         counts = [found[name][s] for s in SETS]
         wanted = [tau([c], "steps", "accepted") for c in (found[name]["held-out"], *counts)]
         wanted.append(tau(counts, "steps", "accepted"))
-        assert cells(readme, label)[: len(wanted)] == [f"{value:.2f}" for value in wanted], name
+        assert cells(readme, prefix + label)[: len(wanted)] == [f"{value:.2f}" for value in wanted], name
 
 
-@pytest.mark.parametrize(
-    ("drafter", "before", "first"), [("dflash2", "", "chain"), ("dspark", "DSPARK: ", "DSPARK's chain")]
-)
-def test_what_trees_would_accept(drafter: str, before: str, first: str) -> None:
-    curves = json.loads((SERVED / f"smollm2-{drafter}-replay.json").read_text())["body"]["curves"]
-    found = {(c["builder"], c["positions"], p["nodes"]): p for c in curves for p in c["points"]}
-    labels = {"best-first": "best-first", "eagle2": "EAGLE-2's tree", "beam": "beam of 4", "ddtree": "DDTree"}
-    chain = found["chain", 15, 32]
-    for builder, label in labels.items():
-        points = [found[builder, 15, nodes] for nodes in (16, 32, 63)]
-        taus = [f"{p['tau']:.2f}" for p in points]
-        taus[1] += f" [{points[1]['low']:.2f}, {points[1]['high']:.2f}]"
-        assert cells(SERVED / "README.md", before + label) == [*taus, f"{points[1]['tau'] / chain['tau']:.2f}"]
-    assert cells(SERVED / "README.md", first)[1] == f"{chain['tau']:.2f} [{chain['low']:.2f}, {chain['high']:.2f}]"
+def test_the_tables_of_the_whole_run_are_printed_from_its_artifacts() -> None:
+    readme = (SERVED / "README.md").read_text(encoding="utf-8")
+    for part in tables.PARTS:
+        lines = part(SERVED / "joint")
+        assert len(lines) > 3 and "\n".join(lines) in readme, part.__name__
+
+
+def test_what_the_whole_run_has_to_show() -> None:
+    joint = SERVED / "joint"
+    taus = {
+        (model, system): tables.pooled(found["sets"])
+        for model in ("smollm2", "core", "dense8b", "hyb27b")
+        for system, found in tables.read(joint, model)["systems"].items()
+        if system != "ar" and "sets" in found
+    }
+    assert taus["smollm2", "dflash2@8"] >= 3.0 and taus["smollm2", "eagle3@5"] >= 2.0
+    assert taus["core", "dflash2@8"] >= 3.0 > taus["smollm2", "dspark@7"], "the README says so"
+    for model, core in tables.CORES.items():
+        for system in ("dflash2@8", "dspark@7"):
+            assert abs(taus[model, system] - taus[core, system]) < 0.1
+        assert tables.read(joint, f"{model}-audit")["body"]["totals"]["bits_per_weight"] <= 12.05
+    for model in ("smollm2", "core", "dense8b", "hyb27b"):
+        forced = tables.read(joint, f"{model}-forced")["systems"]
+        assert {found.get("verdict") for name, found in forced.items() if name != "ar"} == {"LOSSLESS"}
+    for drafter in ("dflash2", "dspark"):
+        body = tables.read(joint, f"replay-{drafter}")["body"]
+        assert body["lattices"][0]["lattices"] >= 20_000
+        found = {c["builder"]: {p["nodes"]: p["tau"] for p in c["points"]} for c in body["curves"]}
+        assert found["best-first"][32] >= 1.3 * found["chain"][32]

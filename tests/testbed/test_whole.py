@@ -14,8 +14,10 @@ PYTHON = """#!/bin/bash
 echo "$CUDA_VISIBLE_DEVICES $*" >>"$CALLS"
 case "$*" in
 *convert.py*) mkdir -p "$STATE/smollm2" && touch "$STATE/smollm2/manifest.json" "$STATE/smollm2/tokenizer.json" ;;
-*train.py*--minutes*) mkdir -p "$STATE/drafters/eagle3" && echo {} >"$STATE/drafters/evaluation.json" &&
-  echo {} >"$STATE/drafters/eagle3/manifest.json" ;;
+*train.py*--part*) mkdir -p "$STATE/work" ;;
+*train.py*--minutes*) mkdir -p "$STATE/drafters" && echo {} >"$STATE/drafters/evaluation.json" &&
+  for name in dflash2 dspark eagle3; do case "$*" in *--only*$name*) mkdir -p "$STATE/drafters/$name" &&
+    echo {} >"$STATE/drafters/$name/manifest.json" ;; esac; done ;;
 *core.py*) [ -z "$BROKEN" ] || exit 3
   mkdir -p "$STATE/core" "$STATE/core-work" && echo {} >"$STATE/core/evaluation.json" &&
   echo "[[1, 2]]" >"$STATE/core-work/held.json" ;;
@@ -50,11 +52,11 @@ def which(lines: list[str], *words: str) -> list[int]:
 def test_every_job_runs_once_behind_what_it_needs(tmp_path: Path, gpus: list[str]) -> None:
     lines = calls(tmp_path, gpus)
     texts, train = which(lines, "--part"), which(lines, "--minutes", "train.py")
-    assert len(texts) == len(gpus) and len(train) == 1 and max(texts) < train[0]
+    assert len(texts) == len(gpus) and len(train) == 2 and max(texts) < train[0]
     for name in ("dense8b.json", "smollm2.json", "hyb27b-few.json", "replay-dspark.json", "dense8b-forced.json"):
         assert len(which(lines, name)) == 1, name
     assert (
-        which(lines, "standin-dense8b")[0] > train[0] and which(lines, "standin-hyb27b")[0] > which(lines, "core.py")[0]
+        which(lines, "standin-dense8b")[0] > train[1] and which(lines, "standin-hyb27b")[0] > which(lines, "core.py")[0]
     )
     assert [line.split()[0] for line in lines if "serve.py" in line and "hyb27b" in line] == [gpus[-1]] * 3
     assert [line.split()[0] for line in lines if "dense8b.json" in line] == [gpus[0]]
