@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -250,5 +251,17 @@ def _shards(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]
 def _write_shard(tensors: dict[str, Tensor], path: Path) -> int:
     from safetensors.torch import save_file
 
-    save_file({name: t.to("cpu").contiguous() for name, t in tensors.items()}, path, metadata={"format": "pt"})
+    with _own_stream(tensors):
+        copied = {name: t.to("cpu").contiguous() for name, t in tensors.items()}
+    save_file(copied, path, metadata={"format": "pt"})
     return path.stat().st_size
+
+
+def _own_stream(tensors: dict[str, Tensor]) -> AbstractContextManager[object]:
+    """On a GPU a stream for this thread's copies: on the common one they would wait for each other's page faults."""
+    device = next(iter(tensors.values())).device
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.default_stream(device))  # the tensors were made there
+    return torch.cuda.stream(stream)
