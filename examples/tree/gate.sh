@@ -10,6 +10,9 @@
 #   STARTS  fresh starts of both (2)      ORDER       of both (AB)              VARY      configuration keys that may differ
 #   WITHIN  seconds for all of it (3600); no step starts in the last LEAST (45) of them
 #   BESIDE  a command that runs while the outputs are forced                    SPECPILOT the command (specpilot)
+#
+# The engine is SGLang's HTTP server, which imports jsonschema, soundfile (cffi) and python_multipart; where they are
+# missing, mode = "offline" in DEPLOYMENT. Nothing else may be on the GPU, a program that was just killed included.
 set -uo pipefail
 out=${1:?a folder for the artifacts}
 end=$((SECONDS + ${WITHIN:-3600})) run=(${SPECPILOT:-specpilot})

@@ -260,7 +260,8 @@ class Bench:
         base = self.report.get(chain, {}).get(width) if chain != system else None
         if base:
             gain, slower = part["decode_tok_s"] / base["decode_tok_s"], part["step_ms"] / base["step_ms"]
-            line += f" ({gain:.3f} x {chain}; a step {slower:.3f} x)"
+            whole = part["tok_s"] / base["tok_s"]
+            line += f" ({gain:.3f} x {chain}, {whole:.3f} x with prompts; a step {slower:.3f} x)"
         for other in ("ar", chain):
             theirs = self.texts.get(other, {}).get(width)
             if theirs and other != system:

@@ -124,6 +124,7 @@ def check_topk(k: int = 16) -> int:
 def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """The call as a graph, warmed up."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())  # what the call reads may still be being written there
     with torch.cuda.stream(side):
         call()
     torch.cuda.synchronize()

@@ -78,6 +78,7 @@ def chained(source: Path, given: Layer, columns: int, norm: str) -> torch.Tensor
 def graph_of(calls: list[Call]) -> torch.cuda.CUDAGraph:
     """All calls, one after the other."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # what the call reads may still be being written there
     with torch.cuda.stream(side):
         for call in calls:
             call()

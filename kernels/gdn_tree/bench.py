@@ -92,8 +92,13 @@ def chain_bits() -> dict[str, Any]:
 
 
 def graph_of(calls: list[Callable[[], object]]) -> torch.cuda.CUDAGraph:
-    """All calls, one after the other."""
+    """All calls, one after the other.
+
+    The warm-up waits for what was asked of the current stream: its inputs may still be on their way there, and a commit
+    whose row numbers are not written yet reads at any address.
+    """
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for call in calls:
             call()

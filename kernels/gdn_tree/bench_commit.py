@@ -1,11 +1,11 @@
 """Forms of the commit beside each other, on a GPU: `python bench_commit.py --out FILE`.
 
-A form is a change of `commit.cuh` in a copy: when a block asks for states and how they are cached. All of them must
-give the same bits. They are here to find out why loads and steps do not overlap (README); the one that wins
-replaces the source.
+A form is a change of `commit.cuh` in a copy: when a block asks for states and how they are cached. The first is the
+source itself, which won (README); all of them must give its bits, at every size.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,9 +37,10 @@ STREAMING: tuple[Change, ...] = (
      "__stcs(&here[c * (K / 4) + leaf * S::LANES + lane % S::LANES], h[c][leaf]);"),
 )  # fmt: skip
 """States pass through the caches once."""
-ASK = "  if (p.ahead && threadIdx.x == 0) prefetch_ahead(p);\n"
-LATER: tuple[Change, ...] = ((ASK, ""), ("  MARK(p, 1, MARKS);\n", ASK + "  MARK(p, 1, MARKS);\n"))
-"""A later block's state is asked for when the own one has arrived, so that it comes during the steps."""
+ASK, ARRIVED = "  if (p.ahead && threadIdx.x == 0) prefetch_ahead(p);\n", "  MARK(p, 1, MARKS);\n"
+OWN_READS = "  const Room room = room_of(bytes, p.depth, K);\n"
+AT_THE_START: tuple[Change, ...] = ((ASK + ARRIVED, ARRIVED), (OWN_READS, ASK + OWN_READS))
+"""A later block's state is asked for beside the own one, not behind it."""
 
 
 def staggered(cycles: int) -> tuple[Change, ...]:
@@ -62,17 +64,17 @@ class Form:
 
 
 FORMS = {
-    "as it is": Form(ahead=True),
+    "ahead after the own state": Form(ahead=True),
+    "ahead at the start": Form(AT_THE_START, ahead=True),
     "nothing ahead": Form(),
-    "ahead after the own state": Form(LATER, ahead=True),
     "staggered 3000": Form(staggered(3000)),
     "staggered 6000": Form(staggered(6000)),
     "staggered 10000": Form(staggered(10000)),
     "streaming": Form(STREAMING),
-    "streaming, ahead after the own state": Form((*STREAMING, *LATER), ahead=True),
+    "streaming, ahead after the own state": Form(STREAMING, ahead=True),
     "streaming, staggered 6000": Form((*STREAMING, *staggered(6000))),
-    "staggered 4000, ahead after the own state": Form((*staggered(4000), *LATER), ahead=True),
-    "all three, 4000": Form((*STREAMING, *staggered(4000), *LATER), ahead=True),
+    "staggered 4000, ahead after the own state": Form(staggered(4000), ahead=True),
+    "all three, 4000": Form((*STREAMING, *staggered(4000)), ahead=True),
 }
 SIZES = ((1, 16), (1, 8), (1, 4), (8, 16), (24, 16))
 """Requests, and accepted rows."""
@@ -119,18 +121,30 @@ def measured(libraries: dict[str, Path], requests: int, steps: int, repeats: int
     step = bench_native.step_at(requests, 32)
     path = torch.arange(16, device="cuda").expand(requests, 16).contiguous()
     lengths = torch.full((requests,), steps, dtype=torch.int32, device="cuda")
-    graphs, before, first = {}, step.state.clone() if requests == 1 else None, None
+    graphs, before, first = {}, step.state.clone(), torch.empty_like(step.state)
     for name, library in libraries.items():
         call = partial(native.commit_layers, step.x, step.state, step.layers[0].slots, path, lengths, FORMS[name].ahead)
         with using(library):
-            if before is not None:
-                step.state.copy_(before)
-                call()
-                first = step.state.clone() if first is None else first
-                if not torch.equal(first, step.state):
-                    raise ValueError(f"{name} gives other bits")
+            step.state.copy_(before)
+            call()
+            if not graphs:
+                first.copy_(step.state)
+            if not torch.equal(first.view(torch.int32), step.state.view(torch.int32)):
+                raise ValueError(f"{name} gives other bits")
             graphs[name] = bench.graph_of([call])
     return bench.timed(graphs, repeats)
+
+
+def origin() -> dict[str, object]:
+    """What the figures are of."""
+    source = Path(__file__).with_name("commit.cuh").read_bytes()
+    return {
+        "schema": "specpilot.kernel-bench/2",
+        "created": datetime.now(timezone.utc).isoformat(),
+        "environment": {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__},
+        "layers": bench.LAYERS,
+        "source_sha256": hashlib.sha256(source).hexdigest(),
+    }
 
 
 def main() -> None:
@@ -138,7 +152,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=25)
     options = parser.parse_args()
-    arch, found = native.arch_of(torch.device("cuda")), {}
+    arch, found, body = native.arch_of(torch.device("cuda")), {}, origin()
     with TemporaryDirectory() as folder, ThreadPoolExecutor(len(FORMS)) as pool:
         built = [pool.submit(build, Path(folder), number, form, arch) for number, form in enumerate(FORMS.values())]
         libraries = {name: one.result() for name, one in zip(FORMS, built, strict=True)}
@@ -147,7 +161,7 @@ def main() -> None:
             medians = {name: round(statistics.median(values), 1) for name, values in samples.items()}
             print(f"commit, {requests} requests, {steps} rows, us of {bench.LAYERS} layers:", medians, flush=True)
             found[f"{requests}x{steps}"] = samples
-            options.out.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "samples_us": found}) + "\n")
+            options.out.write_text(json.dumps({**body, "samples_us": found}) + "\n")
 
 
 if __name__ == "__main__":

@@ -135,7 +135,8 @@ INLINE void step(float4 (&h)[Shape<K>::OWN][Shape<K>::LEAVES], const float4* key
 // The engine adds what it loads to zeros: a negative zero loses its sign.
 INLINE float4 plus_zero(float4 x) { return make_float4(add(x.x, 0.0f), add(x.y, 0.0f), add(x.z, 0.0f), add(x.w, 0.0f)); }
 
-// Ask for the state that the block `ahead` places later will read: it starts when this one, or one like it, ends.
+// Ask for the state that the block `ahead` places later will read: it starts when this one, or one like it, ends. To be
+// called when the block's own reads are behind it: beside them it makes them later, behind them it comes during the steps.
 INLINE void prefetch_ahead(const Problem& p) {
   const unsigned at = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) + p.ahead;
   const unsigned head = at % gridDim.x, request = at / gridDim.x % gridDim.y, layer = at / gridDim.x / gridDim.y;
@@ -164,10 +165,10 @@ __global__ void __launch_bounds__(128, K == 128 ? 3 : 4) walk(const __grid_const
     for (int leaf = 0; leaf < S::LEAVES; ++leaf)
       h[c][leaf] = column + c < p.height ? plus_zero(here[c * (K / 4) + leaf * S::LANES + lane % S::LANES])
                                          : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (p.ahead && threadIdx.x == 0) prefetch_ahead(p);
   const Room room = room_of(bytes, p.depth, K);
   fill<K>(p, room, layer, request, head, length);
   __syncthreads();
+  if (p.ahead && threadIdx.x == 0) prefetch_ahead(p);
   MARK(p, 1, MARKS);
 #pragma unroll 1
   for (int at = 0; at < length; ++at)

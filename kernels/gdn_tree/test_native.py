@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,10 +236,52 @@ def test_every_form_of_the_commit_finds_its_place() -> None:
     pytest.importorskip("triton")
     from specpilot_kernels.gdn_tree import bench_commit
 
-    sources = {name: bench_commit.source_of(form) for name, form in bench_commit.FORMS.items()}
-    assert len(set(sources.values())) == len(sources) - 1, "all differ, but for the two without a change"
+    forms = bench_commit.FORMS
+    sources = {name: bench_commit.source_of(form) for name, form in forms.items()}
+    assert len({(sources[name], form.ahead) for name, form in forms.items()}) == len(forms)
+    source = Path(bench_commit.__file__).with_name("commit.cuh").read_text(encoding="utf-8")
+    first, *_ = forms
+    assert sources[first] == source and forms[first].ahead
+    for text, behind in ((source, True), (sources["ahead at the start"], False)):
+        assert (text.index(bench_commit.ASK) > text.index("  fill<K>(p, room")) == behind
     with pytest.raises(ValueError, match="has 0 times"):
         bench_commit.source_of(bench_commit.Form((("no such line", ""),)))
+
+
+@pytest.mark.gpu
+def test_a_graphs_warm_up_waits_for_its_inputs() -> None:
+    """They are written 0.1 s late on the current stream; the warm-up alone runs before the graph is replayed."""
+    pytest.importorskip("triton")
+    from specpilot_kernels.gdn_tree import bench
+
+    given, seen = (torch.zeros(4, device="cuda") for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(200_000_000)
+    given.fill_(1)
+    bench.graph_of([lambda: seen.copy_(given)])
+    assert seen.tolist() == [1, 1, 1, 1]
+
+
+def test_a_graphs_warm_up_is_ordered_behind_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without a GPU: what is asked of streams, in its order."""
+    pytest.importorskip("triton")
+    from specpilot_kernels.gdn_tree import bench
+
+    said: list[str] = []
+
+    class Stream:
+        def wait_stream(self, other: str) -> None:
+            said.append(f"waits for {other}")
+
+    cuda = bench.torch.cuda
+    monkeypatch.setattr(cuda, "Stream", Stream)
+    monkeypatch.setattr(cuda, "current_stream", lambda: "the current stream")
+    monkeypatch.setattr(cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(cuda, "synchronize", lambda: said.append("everything is done"))
+    monkeypatch.setattr(cuda, "CUDAGraph", lambda: "graph")
+    monkeypatch.setattr(cuda, "graph", lambda graph: nullcontext())
+    assert bench.graph_of([lambda: said.append("call")]) == "graph"
+    assert said == ["waits for the current stream", "call", "everything is done", "call"]
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_a_group_starts_at_once_and_is_measured_in_turn(
     assert report["dflash2@8"]["2"]["engine_steps"] == 12 * 12 and report["dflash2@8"]["tokens"] == 77
     said = capsys.readouterr().out
     assert "dspark@7 DID NOT START" in said and "out of memory, let us say" in said
-    assert said.count("RESULT") == 4 and "x dflash2@8; a step" in said
+    assert said.count("RESULT") == 4 and "x dflash2@8, " in said and "x with prompts; a step" in said
     texts = json.loads((tmp_path / "out" / "texts.json").read_text())
     assert [len(texts["dflash2@8"][width]) for width in "12"] == [6, 24] and texts["dflash2@8"]["1"][0] == [2] * 25
     monkeypatch.setattr(sys, "argv", [*words, *systems[:2]])

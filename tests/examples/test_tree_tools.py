@@ -78,7 +78,7 @@ def test_kernel_times_are_sums_a_step(tmp_path: Path) -> None:
 
 
 def measured(tau: float, step: float, rate: float) -> dict[str, Any]:
-    at = {"tau": tau, "step_ms": step, "decode_tok_s": rate}
+    at = {"tau": tau, "step_ms": step, "decode_tok_s": rate, "tok_s": rate - 100}
     return {"1": at, "whole": {"tau": tau}}
 
 
@@ -107,7 +107,10 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     assert compare.read("dspark@7+32b") == ("dspark", 7, 32, "beam") and compare.read("ar") is None
     assert compare.read("dspark@7+32~8") is None, "its steps are of two kinds"
     lines = compare.gains(systems)
-    assert "| dflash2@8+32 | dflash2@8 | 1 | 2.0 → 2.8 | 5.25 | 1.050 | 530.0 | 1.325 |" in lines and len(lines) == 4
+    assert (
+        "| dflash2@8+32 | dflash2@8 | 1 | 2.0 → 2.8 | 5.25 | 1.050 | 530.0 | 1.325 | 1.433 |" in lines
+        and len(lines) == 4
+    )
     arguments = ["compare.py", str(tmp_path / "tree.json"), f"dflash2={tmp_path / 'replay.json'}"]
     monkeypatch.setattr(sys, "argv", arguments)
     table, ratios = compare.against(systems, compare.curves_of(arguments[2:]), 0.03)
