@@ -2,7 +2,7 @@
 # Everything that profiles/deployments/testbed/ shows, from nothing, in about 25 minutes with two GPUs:
 #
 #   export STATE=/tmp/tb OUT=/tmp/tb/out
-#   bash examples/testbed/whole.sh prepare FILE.gguf PROMPTS TEXT.tar.xz      # prepare.sh brings these together
+#   bash examples/testbed/whole.sh prepare WHEEL|GGUF PROMPTS TEXT.tar.xz     # see README.md; prepare.sh for hosts without a network
 #   bash examples/testbed/whole.sh 0 1                                        # the GPUs; with one, one chain after the other
 #
 # The first GPU makes SmolLM2's texts and drafters, serves them, builds and serves the 8B stand-in; the second trains the
@@ -125,7 +125,7 @@ json.dump({'held': [row[:64] for row in rows]}, open(sys.argv[2], 'w'))" "$state
 }
 
 case ${1:-} in
-prepare) # FOLDER or GGUF, PROMPTS, TEXT
+prepare) # WHEEL or GGUF, PROMPTS, TEXT
   [ -f "$state/smollm2/manifest.json" ] || py convert.py "$2" --out "$state/smollm2" || exit
   mkdir -p "$state/prompts" && cp "$3"/*.jsonl "$state/prompts/" && cp "$4" "$state/text.tar.xz" || exit
   echo 0 >"$state/done/target"
