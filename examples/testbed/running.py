@@ -56,15 +56,18 @@ class Running:
     def fault(self) -> str:
         """Its log from the first traceback on, and its end."""
         lines = [line[:300] for line in self.log.read_text(errors="replace").splitlines()]
-        at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
-        return "\n".join([*lines[at : at + 70], "...", *lines[max(at + 70, len(lines) - TAIL) :]])
+        at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), None)
+        shown = [] if at is None else [*lines[at : at + 70], "..."]
+        return "\n".join([*shown, *lines[max(0 if at is None else at + 70, len(lines) - TAIL) :]])
 
     def close(self) -> None:
         """End it and everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._errors.close()
+        for end in (self.process.stdin, self.process.stdout, self._errors):
+            assert end is not None
+            end.close()
 
 
 def answering(jobs: Mapping[str, Callable[..., Any]], lines: Iterable[str] = sys.stdin) -> None:

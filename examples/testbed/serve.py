@@ -114,14 +114,16 @@ class Served:
     """One engine in this process, and what it is asked for."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        import sglang
-
-        self.engine = sglang.Engine(**settings(options, options.one))
         self.sets = prompts_of(options)
         stop = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
         stops = stop if isinstance(stop, list) else [stop]
         count = max(options.widths)
         rows = [ids for at in range(count) for prompts in self.sets.values() for ids in prompts[at : at + 1]]
+        if len(rows) < count:
+            raise SystemExit(f"{options.prompts}: {len(rows)} prompts are too few for {count} at a time (--widths).")
+        import sglang
+
+        self.engine = sglang.Engine(**settings(options, options.one))
         self.some = Measurement(self.engine, rows[:count], options.new_tokens, stops)
         self.some.generate(rows[:2], options.new_tokens)
 

@@ -25,5 +25,6 @@ def worktrees(entry: str, stock: Path | None, work: Path) -> tuple[Path, Path]:
 def fault(log: Path) -> str:
     """A log from the first traceback on, and its end."""
     lines = [line[:300] for line in log.read_text(errors="replace").splitlines()]
-    at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), len(lines))
-    return "\n".join([*lines[at : at + 70], "...", *lines[max(at + 70, len(lines) - 25) :]])
+    at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), None)
+    shown = [] if at is None else [*lines[at : at + 70], "..."]
+    return "\n".join([*shown, *lines[max(0 if at is None else at + 70, len(lines) - 25) :]])

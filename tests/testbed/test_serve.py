@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,26 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_too_few_prompts_are_said_and_a_log_without_a_traceback_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text('{"eos_token_id": 2}')
+    (tmp_path / "ids.json").write_text(json.dumps({"held": [[5, 6]] * 3}))
+    argv = [sys.executable, str(ROOT / "examples" / "testbed" / "serve.py"), "--target", str(tmp_path / "target")]
+    argv += ["--prompts", str(tmp_path / "ids.json"), "--out", str(tmp_path / "r.json"), "--systems", "ar"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert "ids.json: 3 prompts are too few for 24 at a time" in done.stdout
+    assert "failed_after_s" in json.loads((tmp_path / "r.json").read_text())["systems"]["ar"]
+
+
+def test_a_traceback_and_the_end_of_a_log_are_shown(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "examples" / "testbed"))
+    from running import Running
+
+    code = "import sys; print('begun', file=sys.stderr); [print(n, file=sys.stderr) for n in range(99)]; 1 / 0"
+    engine = Running([sys.executable, "-c", code], tmp_path / "log")
+    assert engine.answer("READY", time.monotonic() + 30) is None
+    engine.close()
+    assert engine.ended and engine.fault().splitlines()[0].startswith("Traceback") and "begun" not in engine.fault()
+    assert "ZeroDivisionError" in engine.fault()
