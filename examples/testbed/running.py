@@ -28,11 +28,15 @@ class Running:
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
         )  # fmt: skip
 
-    def ask(self, words: str, prefix: str, seconds: float) -> str | None:
-        """Say a line, and take the rest of the next line that begins with `prefix`."""
+    def say(self, words: str) -> None:
+        """Ask for something."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(words.encode() + b"\n")
+
+    def ask(self, words: str, prefix: str, seconds: float) -> str | None:
+        """Say a line, and take the rest of the next line that begins with `prefix`."""
+        self.say(words)
         return self.answer(prefix, time.monotonic() + seconds)
 
     def answer(self, prefix: str, until: float) -> str | None:
@@ -60,10 +64,14 @@ class Running:
         shown = [] if at is None else [*lines[at : at + 70], "..."]
         return "\n".join([*shown, *lines[max(0 if at is None else at + 70, len(lines) - TAIL) :]])
 
-    def close(self) -> None:
-        """End it and everything that it started."""
+    def kill(self) -> None:
+        """End it and everything that it started; whoever waits for its answer gets None."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """`kill`, and wait for its end."""
+        self.kill()
         self.process.wait()
         for end in (self.process.stdin, self.process.stdout, self._errors):
             assert end is not None

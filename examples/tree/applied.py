@@ -1,4 +1,4 @@
-"""Stock and patched worktrees of a measurement, and what an engine that failed left in its log."""
+"""Stock and patched worktrees of a measurement."""
 
 from __future__ import annotations
 
@@ -20,11 +20,3 @@ def worktrees(entry: str, stock: Path | None, work: Path) -> tuple[Path, Path]:
         materialise(made, ours)
     print(f"applied {entry}: tree {made.composition.tree}, as recorded: {made.reproduces}", flush=True)
     return stock, ours
-
-
-def fault(log: Path) -> str:
-    """A log from the first traceback on, and its end."""
-    lines = [line[:300] for line in log.read_text(errors="replace").splitlines()]
-    at = next((n for n, line in enumerate(lines) if "Traceback (most recent" in line), None)
-    shown = [] if at is None else [*lines[at : at + 70], "..."]
-    return "\n".join([*shown, *lines[max(0 if at is None else at + 70, len(lines) - 25) :]])

@@ -13,23 +13,21 @@ come.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
 import re
-import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parent / "testbed"), str(HERE.parents[1])]
 
-from applied import fault, worktrees  # noqa: E402
+import running  # noqa: E402
+from applied import worktrees  # noqa: E402
 from measure import ALONE, Measurement  # noqa: E402
 from measure import counted as counted  # noqa: E402
 
@@ -131,7 +129,7 @@ def run_one(options: argparse.Namespace) -> None:
     engine.shutdown()
 
 
-class Running:
+class Running(running.Running):
     """An engine in its own process group; ends with `close`."""
 
     def __init__(
@@ -145,54 +143,13 @@ class Running:
         more: dict[str, str] | None = None,
     ) -> None:
         """script, words: another program with an option --one, and its other options. more: of its environment."""
-        self.system, self.log = system, options.out / f"{re.sub('[@+/~]', '-', system)}.log"
-        self._errors: IO[bytes] = self.log.open("wb")
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
+        self.system = system
+        env = {"PYTHONDONTWRITEBYTECODE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}
         env |= {**({} if device is None else {"CUDA_VISIBLE_DEVICES": device}), **(more or {})}
-        env["PYTHONPATH"] = os.pathsep.join([str(worktree), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        env["PYTHONPATH"] = os.pathsep.join([str(worktree), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         given = passed_on(options) if words is None else words
         argv = [sys.executable, str(script.resolve()), *given, "--one", system]
-        self.process = subprocess.Popen(
-            argv, bufsize=0, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            start_new_session=True,
-        )  # fmt: skip
-
-    def say(self, word: str) -> None:
-        """Ask for a measurement."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(word.encode() + b"\n")
-            self.process.stdin.flush()
-
-    def answer(self, prefix: str, until: float) -> str | None:
-        """Rest of the next line that begins so; None when the process ended or it got too late."""
-        assert self.process.stdout is not None
-        while (left := until - time.monotonic()) > 0:
-            if not select.select([self.process.stdout], [], [], left)[0]:
-                break
-            line = self.process.stdout.readline().decode(errors="replace")
-            if not line:
-                break
-            if line.startswith(prefix + " "):
-                return line[len(prefix) + 1 :].strip()
-        return None
-
-    def fault(self) -> str:
-        """What its log says of its end."""
-        return fault(self.log)
-
-    def kill(self) -> None:
-        """End it and everything that it started; whoever waits for its answer gets None."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """`kill`, and wait for its end."""
-        self.kill()
-        self.process.wait()
-        for end in (self.process.stdin, self.process.stdout, self._errors):
-            assert end is not None
-            end.close()
+        super().__init__(argv, options.out / f"{re.sub('[@+/~]', '-', system)}.log", env)
 
 
 def passed_on(options: argparse.Namespace) -> list[str]:

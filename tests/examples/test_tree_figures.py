@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_where_texts_part() -> None:
 def gate(name: str) -> PairRunBody:
     """A run's body, its verdict reached anew from its samples."""
     data = lzma.decompress((RESULTS / f"{STEM}-gate-{name}.json.xz").read_bytes())
-    assert not any(word in data for word in (b"/tmp/", b"/opt/", b"/home/", b"/root/"))
+    assert not re.search(rb'"/[a-z]+/', data), "a path of the host"
     artifact = PairRunArtifact.model_validate_json(data)
     assert artifact.complete and not artifact.caveats and not artifact.body.problems
     assert model_difference(artifact.body, judge(artifact.body), "body") is None
