@@ -88,7 +88,8 @@ smollm2() {
   run dense8b-build 200 standin.py build standin-dense8b --core "$state/smollm2" --drafters "$state/drafters" --out "$state/dense8b" || return
   cp "$state"/smollm2/tokenizer*.json "$state/dense8b/target/"
   audit dense8b "$state/dense8b/target" &
-  # these start while the small ones are asked for their acceptance; their own times come after that
+  # nothing else may run on this GPU while the stand-in is timed
+  for name in smollm2 lattices-dflash2 lattices-dspark; do await "$name" 400; done
   serve dense8b 420 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds 3 \
     --set max_total_tokens=12288 mem_fraction_static=0.93 --systems ar ar~random dflash2@8 dflash2@8~random dspark@7
   forced dense8b "$state/smollm2" "$state/prompts" &

@@ -60,6 +60,8 @@ def test_every_job_runs_once_behind_what_it_needs(tmp_path: Path, gpus: list[str
     )
     assert [line.split()[0] for line in lines if "serve.py" in line and "hyb27b" in line] == [gpus[-1]] * 3
     assert [line.split()[0] for line in lines if "dense8b.json" in line] == [gpus[0]]
+    timed = which(lines, "serve.py", "dense8b.json")[0]
+    assert max(*which(lines, "lattices.py"), *which(lines, "smollm2.json", "serve.py")) < timed, "they share its GPU"
     done = (tmp_path / "out" / "times.txt").read_text()
     assert done.count("rc 0") == done.count("\n") == len(list((tmp_path / "state" / "done").iterdir())) - 1
     assert not which(calls(tmp_path, gpus), ".py"), "what ended well is not run again"
