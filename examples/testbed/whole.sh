@@ -105,14 +105,13 @@ import json, sys
 rows = json.load(open(sys.argv[1]))
 json.dump({'held': [row[:64] for row in rows]}, open(sys.argv[2], 'w'))" "$state/core-work/held.json" "$state/held-ids.json"
   local ids=$state/held-ids.json full=$big/hyb27b
-  {
-    FILE=core serve core-serve 300 "$state/core/core" "$state/core" "$ids" --together --new-tokens 128 --set "${hybrid[@]}" \
-      --systems ar dflash2@8 dspark@7
-    forced core "$state/core/core" "$ids" &
-  } &
-  local served=$!
-  run hyb27b-build 240 standin.py build standin-hyb27b --core "$state/core/core" --drafters "$state/core" --out "$full" || return
+  FILE=core serve core-serve 300 "$state/core/core" "$state/core" "$ids" --together --new-tokens 128 --set "${hybrid[@]}" \
+    --systems ar dflash2@8 dspark@7 &
+  local served=$! built=0
+  run hyb27b-build 240 standin.py build standin-hyb27b --core "$state/core/core" --drafters "$state/core" --out "$full" || built=$?
   wait "$served"
+  forced core "$state/core/core" "$ids" &
+  [ "$built" = 0 ] || return
   audit hyb27b "$full/target" &
   FILE=hyb27b serve hyb27b-ar 400 "$full/target" "$full" "$ids" --together --rounds 3 --new-tokens 128 \
     --set "${hybrid[@]}" mem_fraction_static=0.85 max_total_tokens=16384 --systems ar ar~random
@@ -133,9 +132,13 @@ prepare) # WHEEL or GGUF, PROMPTS, TEXT
   ;;
 [0-9]*)
   gpus=$#
-  [ "$gpus" -gt 1 ] || { CUDA_VISIBLE_DEVICES=$1 smollm2 && wait; }
-  [ "$gpus" -le 1 ] || CUDA_VISIBLE_DEVICES=$1 smollm2 &
-  CUDA_VISIBLE_DEVICES=${2:-$1} hybrid_core
+  # each chain waits for what it left behind: the script's own end knows nothing of a background shell's children
+  if [ "$gpus" -gt 1 ]; then
+    (export CUDA_VISIBLE_DEVICES=$1 && smollm2; wait) &
+  else
+    (export CUDA_VISIBLE_DEVICES=$1 && smollm2; wait)
+  fi
+  (export CUDA_VISIBLE_DEVICES=${2:-$1} && hybrid_core; wait) &
   ;;
 *)
   sed -n '2,6p' "$0" | cut -c3- >&2
