@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
 
-from measure import Answers, Measurement  # noqa: E402
+from measure import Measurement, totals  # noqa: E402
 from running import Running, answering  # noqa: E402
 
 from specpilot_cli.engine.sglang.deep_gemm_standin import SWITCH, environment  # noqa: E402
@@ -148,17 +148,6 @@ class Served:
         meta = [answer["meta_info"] for answer in answers]
         steps = max(m.get("spec_verify_ct") or m["completion_tokens"] - 1 for m in meta)
         return {"steps": steps, "step_ms": round((seconds - first) / steps * 1e3, 4)}
-
-
-def totals(answers: Answers, seconds: float) -> dict[str, Any]:
-    """Rates and counters of one call."""
-    meta = [a["meta_info"] for a in answers]
-    tokens = sum(m["completion_tokens"] for m in meta)
-    verify = sum(m.get("spec_verify_ct") or 0 for m in meta)
-    correct = sum(m.get("spec_num_correct_drafts") or 0 for m in meta)
-    tau = round(1 + correct / verify, 4) if verify else None
-    rates = {"tokens": tokens, "seconds": round(seconds, 3), "tok_s": round(tokens / seconds, 1)}
-    return {**rates, "verify_steps": verify, "correct_drafts": correct, "tau": tau}
 
 
 def run_one(options: argparse.Namespace) -> None:

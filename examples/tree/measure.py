@@ -17,17 +17,22 @@ Sums = dict[str, tuple[float, int]]
 """Microseconds and launches, by kernel."""
 
 
-def counted(answers: Answers, seconds: float, first_s: float) -> dict[str, Any]:
-    """Rates of calls that took `seconds`, of which their first tokens alone take `first_s`."""
+def totals(answers: Answers, seconds: float) -> dict[str, Any]:
+    """Rates and counters of calls that took `seconds`; tau = 1 + correct drafts / verify steps, None without drafts."""
     meta = [answer["meta_info"] for answer in answers]
     tokens = sum(m["completion_tokens"] for m in meta)
     verify = sum(m.get("spec_verify_ct") or 0 for m in meta)
     correct = sum(m.get("spec_num_correct_drafts") or 0 for m in meta)
     tau = round(1 + correct / verify, 4) if verify else None
     rates = {"tokens": tokens, "seconds": round(seconds, 4), "tok_s": round(tokens / seconds, 1)}
-    behind = round((tokens - len(answers)) / (seconds - first_s), 1)  # without the first tokens
-    rates |= {"first_token_s": round(first_s, 4), "decode_tok_s": behind}
     return {**rates, "verify_steps": verify, "correct_drafts": correct, "tau": tau}
+
+
+def counted(answers: Answers, seconds: float, first_s: float) -> dict[str, Any]:
+    """The same, and the rate without the first tokens, which alone take `first_s`."""
+    found = totals(answers, seconds)
+    behind = round((found["tokens"] - len(answers)) / (seconds - first_s), 1)
+    return {**found, "first_token_s": round(first_s, 4), "decode_tok_s": behind}
 
 
 class Measurement:

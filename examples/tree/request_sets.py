@@ -17,21 +17,16 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "testbed"), str(HERE.parents[1])]
+
+from requests_file import benchmark_options, mixed, prompts_of, written  # noqa: E402
 
 from specpilot_cli.core.digest import sha256_bytes  # noqa: E402
-from specpilot_cli.core.errors import InputUnusable, SpecPilotError  # noqa: E402
+from specpilot_cli.core.errors import InputUnusable  # noqa: E402
 from specpilot_cli.deployment import Request  # noqa: E402
-from specpilot_cli.testbed.benchmarks import (  # noqa: E402
-    BENCHMARKS,
-    Benchmark,
-    Prompt,
-    load_benchmark,
-    read_hub,
-    read_local,
-    requests_of,
-    write_requests,
-)
+from specpilot_cli.testbed.benchmarks import Benchmark, Prompt, requests_of  # noqa: E402
+from specpilot_cli.testbed.chat import chat_encoder  # noqa: E402
 
 FRAMINGS = {"": "{}", "brief": "{}\n\nBe brief.", "steps": "{}\n\nExplain every step."}
 
@@ -47,11 +42,6 @@ def framed(
             change = {"id": f"{plain.id}-{label}", "prompt": text, "input_ids": tuple(encode(text))} if label else {}
             found.append(plain.model_copy(update={"benchmark": name, **change}))
     return found
-
-
-def mixed(requests: Iterable[Request]) -> list[Request]:
-    """In an order that mixes benchmarks and framings, the same each time."""
-    return sorted(requests, key=lambda request: sha256_bytes(request.id.encode()))
 
 
 def of_ids(rows: Iterable[list[int]], name: str, new_tokens: int) -> list[Request]:
@@ -81,13 +71,8 @@ def rows_of(path: Path) -> list[list[int]]:
 
 def of_benchmarks(options: argparse.Namespace) -> list[Request]:
     """Those of `framed` for every benchmark that is named."""
-    from specpilot_cli.testbed.chat import chat_encoder
-
-    requests, encode = [], chat_encoder(options.tokenizer)
-    for benchmark in map(load_benchmark, options.names):
-        prompts = read_local(benchmark, options.local) if options.local else read_hub(benchmark)
-        requests += framed(benchmark, prompts[: options.limit], encode, options.out.stem)
-    return mixed(requests)
+    encode, name = chat_encoder(options.tokenizer), options.out.stem
+    return mixed(r for benchmark, prompts in prompts_of(options) for r in framed(benchmark, prompts, encode, name))
 
 
 def main() -> int:
@@ -95,10 +80,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(required=True)
     one = kinds.add_parser("framed")
-    one.add_argument("names", nargs="+", choices=BENCHMARKS)
-    one.add_argument("--tokenizer", type=Path, required=True, help="checkpoint folder")
-    one.add_argument("--local", type=Path, help="folder with the local draw; without it the hub is read")
-    one.add_argument("--limit", type=int, help="prompts of each")
+    benchmark_options(one)
     one.set_defaults(make=of_benchmarks)
     two = kinds.add_parser("ids")
     two.add_argument("rows", type=Path)
@@ -108,15 +90,7 @@ def main() -> int:
     for kind in (one, two):
         kind.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
-    try:
-        requests = options.make(options)
-    except SpecPilotError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    options.out.write_bytes(write_requests(requests))
-    sealed = sum(request.split == "sealed" for request in requests)
-    print(f"{options.out}: {len(requests)} requests, {sealed} sealed", file=sys.stderr)
-    return 0
+    return written(options.make, options)
 
 
 if __name__ == "__main__":

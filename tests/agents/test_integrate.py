@@ -59,6 +59,15 @@ def first_line(stock: Path, file: str) -> str:
     return (stock / file).read_text().splitlines(keepends=True)[0]
 
 
+def small_and_large(stock: Path) -> list[DirectionRecord]:
+    """Pieces in different files, worth one mark and two."""
+    lines = [first_line(stock, FILE), first_line(stock, OTHER)]
+    return [
+        piece(stock, "small", FILE, lines[0], lines[0] + "# faster\n", 1.1),
+        piece(stock, "large", OTHER, lines[1], lines[1] + "# faster\n# faster\n", 1.2),
+    ]
+
+
 def stacked(
     tmp_path: Path, stock: Path, pieces: list[DirectionRecord], script: Any, most: float = 9.0
 ) -> tuple[Stack, int]:
@@ -81,11 +90,7 @@ def nobody(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_pieces_in_different_files_go_together_without_a_model(tmp_path: Path) -> None:
     stock = init_stock(tmp_path / "stock", "miniengine").path
-    lines = [first_line(stock, FILE), first_line(stock, OTHER)]
-    pieces = [
-        piece(stock, "small", FILE, lines[0], lines[0] + "# faster\n", 1.1),
-        piece(stock, "large", OTHER, lines[1], lines[1] + "# faster\n# faster\n", 1.2),
-    ]
+    pieces = small_and_large(stock)
     found, calls = stacked(tmp_path, stock, pieces, nobody)
     assert (found.ids, calls) == (("large", "small"), 0)
     assert found.vary == ("large_key", "small_key") and round(found.ratio, 6) == 1.3
@@ -95,11 +100,7 @@ def test_pieces_in_different_files_go_together_without_a_model(tmp_path: Path) -
 
 def test_a_piece_that_adds_nothing_is_left_out(tmp_path: Path) -> None:
     stock = init_stock(tmp_path / "stock", "miniengine").path
-    lines = [first_line(stock, FILE), first_line(stock, OTHER)]
-    pieces = [
-        piece(stock, "small", FILE, lines[0], lines[0] + "# faster\n", 1.1),
-        piece(stock, "large", OTHER, lines[1], lines[1] + "# faster\n# faster\n", 1.2),
-    ]
+    pieces = small_and_large(stock)
     found, _ = stacked(tmp_path, stock, pieces, nobody, most=1.2)
     assert (found.ids, found.tree, found.vary) == (("large",), pieces[1].tree, ("large_key",))
 

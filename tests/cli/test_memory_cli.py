@@ -93,11 +93,16 @@ def test_switches(cli: Cli, lab: Lab) -> None:
     assert "variants.toml: not a valid specpilot.variants/1. variants.0.knobs.0: nodes: default 15" in out
 
 
-def test_a_negative_entry_says_its_figures(cli: Cli, lab: Lab) -> None:
+def with_status(lab: Lab, status: str, table: str) -> None:
+    """Give the entry `one` this status, with the table that it needs."""
     path = lab.room.root / "toy/one/entry.toml"
-    tried = '\n[[tried]]\nquantity = "gain"\nvalue = 0.89\nunit = ""\ndeployment = "mini, cpu"\nsource = "LIMITS.md"\n'
-    path.write_text(path.read_text().replace('"unmeasured"', '"negative"') + tried)
+    path.write_text(path.read_text().replace('"unmeasured"', f'"{status}"') + table)
     index.write(lab.room)
+
+
+def test_a_negative_entry_says_its_figures(cli: Cli, lab: Lab) -> None:
+    tried = '\n[[tried]]\nquantity = "gain"\nvalue = 0.89\nunit = ""\ndeployment = "mini, cpu"\nsource = "LIMITS.md"\n'
+    with_status(lab, "negative", tried)
     done = cli("memory", "apply", "two", *STOCK).expect(2, "")
     assert "toy/one was tried and lost (two needs one)" in done.err and "gain 0.89 on mini, cpu" in done.err
     done = cli("memory", "apply", "two", *STOCK, "--negative", "-o", "a.json").expect(0)
@@ -107,10 +112,8 @@ def test_a_negative_entry_says_its_figures(cli: Cli, lab: Lab) -> None:
 
 
 def test_a_retraction_says_why_and_what_instead(cli: Cli, lab: Lab) -> None:
-    path = lab.room.root / "toy/one/entry.toml"
     why = '\n[retraction]\ndate = "2026-11-29"\nwhy = "the noise was underestimated"\ninstead = "other"\n'
-    path.write_text(path.read_text().replace('"unmeasured"', '"retired"') + why)
-    index.write(lab.room)
+    with_status(lab, "retired", why)
     done = cli("memory", "apply", "two", *STOCK).expect(2, "")
     assert "the noise was underestimated" in done.err and "Use other." in done.err
 

@@ -44,9 +44,8 @@ def test_a_pool_of_trees_has_no_windows() -> None:
     assert kept.nbytes == requests * switch.request_bytes(base.params(), base.ROWS)
 
 
-def test_whole_steps_of_chains_have_stocks_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_steps_of_chains_have_stocks_bits() -> None:
     """Convolution, recurrence, states and windows through the backends; prefixes tracked on the way."""
-    real = hybrid.scatter_mamba_states_after_mtp_verify
     stock, ours = base.Engine(False), base.Engine(True)
     generator = torch.Generator().manual_seed(3)
     for number in range(3):
@@ -58,14 +57,7 @@ def test_whole_steps_of_chains_have_stocks_bits(monkeypatch: pytest.MonkeyPatch)
         assert all(torch.equal(one, two) for one, two in zip(before, state(ours), strict=True)), "verification writes"
         for one, two in zip(stock.verify(rows), made, strict=True):
             assert torch.equal(one, two) and one.abs().max() > 0
-        last = torch.randint(0, base.ROWS, (base.REQUESTS,), generator=generator)
-        track = (None, None) if number == 0 else (torch.tensor([7, 8, 9]), torch.tensor([0, -1, int(last[2])]))
-        monkeypatch.setattr(hybrid, "scatter_mamba_states_after_mtp_verify", base.scattered)
-        stock.commit(last, *track)
-        monkeypatch.setattr(hybrid, "scatter_mamba_states_after_mtp_verify", real)  # it takes no CPU tensors
-        ours.commit(last, *track)
-        for one, two in zip(state(stock), state(ours), strict=True):
-            assert torch.equal(one, two)
+        commit_the_same(stock, ours, generator, tracked=number > 0)
 
 
 def state(engine: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,3 +70,15 @@ def test_a_batch_larger_than_the_pool_is_refused() -> None:
     engine = base.Engine(True)
     with pytest.raises(ValueError, match="room for 4 requests"):
         engine.pool.mamba_pool.gdn_rows.plant(torch.zeros(5, base.ROWS - 1, dtype=torch.int32))
+
+
+def commit_the_same(stock: Any, ours: Any, generator: torch.Generator, tracked: bool) -> None:
+    """Both commit drawn rows; states and windows are then the same to the last bit. tracked: prefixes are kept too."""
+    last = torch.randint(0, base.ROWS, (base.REQUESTS,), generator=generator)
+    track = (torch.tensor([7, 8, 9]), torch.tensor([0, -1, int(last[2])])) if tracked else (None, None)
+    with pytest.MonkeyPatch.context() as patched:  # stock's takes no CPU tensors
+        patched.setattr(hybrid, "scatter_mamba_states_after_mtp_verify", base.scattered)
+        stock.commit(last, *track)
+    ours.commit(last, *track)
+    for one, two in zip(state(stock), state(ours), strict=True):
+        assert torch.equal(one, two)

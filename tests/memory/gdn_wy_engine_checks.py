@@ -14,8 +14,7 @@ import gdn_commit_engine_checks as base
 import pytest
 import torch
 from gdn_commit_engine_checks import published  # noqa: F401
-from gdn_path_engine_checks import state
-from sglang.srt.layers.attention import hybrid_linear_attn_backend as hybrid
+from gdn_path_engine_checks import commit_the_same, state
 from sglang.srt.layers.attention.linear.gdn_commit import switch, tree_rows
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "kernels" / "_testing"))
@@ -62,9 +61,8 @@ def share(engine: Any, place: int, parents: torch.Tensor, found: torch.Tensor) -
     return cases.worst(found.view(exact.shape), exact, cases.error_bound(case))
 
 
-def test_whole_steps_of_chains_leave_stocks_states(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_steps_of_chains_leave_stocks_states() -> None:
     """Outputs within the bound; committed states and windows are stock's to the last bit, since the commit walks."""
-    real = hybrid.scatter_mamba_states_after_mtp_verify
     stock, ours = base.Engine(False), base.Engine(True)
     chains = torch.arange(-1, base.ROWS - 1).repeat(base.REQUESTS, 1)
     generator, differ = torch.Generator().manual_seed(3), 0
@@ -77,14 +75,7 @@ def test_whole_steps_of_chains_leave_stocks_states(monkeypatch: pytest.MonkeyPat
             assert share(ours, place, chains, one) <= 1 and share(ours, place, chains, two) <= 1
             assert one.abs().max() > 0
             differ += int((one != two).sum())
-        last = torch.randint(0, base.ROWS, (base.REQUESTS,), generator=generator)
-        track = (None, None) if number == 0 else (torch.tensor([7, 8, 9]), torch.tensor([0, -1, int(last[2])]))
-        monkeypatch.setattr(hybrid, "scatter_mamba_states_after_mtp_verify", base.scattered)
-        stock.commit(last, *track)
-        monkeypatch.setattr(hybrid, "scatter_mamba_states_after_mtp_verify", real)  # it takes no CPU tensors
-        ours.commit(last, *track)
-        for one, two in zip(state(stock), state(ours), strict=True):
-            assert torch.equal(one, two)
+        commit_the_same(stock, ours, generator, tracked=number > 0)
     assert differ, "another order of sums rounds some outputs otherwise: else another kernel ran"
 
 

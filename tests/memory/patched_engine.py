@@ -1,9 +1,11 @@
-"""Stock's tree and an entry's tree beside each other, and commands of the engine's interpreter in either."""
+"""Stock's tree and an entry's beside each other, commands of the engine's interpreter in either, planted faults."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,32 @@ PYTHON = os.environ.get("SGLANG_TEST_PYTHON")
 WHEEL = os.environ.get("SGLANG_TEST_WHEEL")
 needs_engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's packages")
 needs_wheel = pytest.mark.skipif(not WHEEL, reason="SGLANG_TEST_WHEEL names no wheel of SGLang 0.5.20")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 Trees = dict[str, dict[str, str]]
 """Environments, by `stock` and `patched`."""
+
+
+def added_files(entry: Path, folder: Path, *parts: str) -> Path:
+    """`folder`, with the files that the entry's delta adds below `parts` (or that are one of them).
+
+    Without the engine around them: they are whole in the patch.
+    """
+    subprocess.run(["git", "init", "-q", "."], cwd=folder, check=True)
+    only = [word for part in parts for word in (f"--include={part}", f"--include={part}/*")]
+    argv = ["git", "apply", "--whitespace=nowarn", *only, str(entry / "delta.patch")]
+    subprocess.run(argv, cwd=folder, check=True)
+    return folder
+
+
+def with_fault(tree: Path, path: str, old: str, new: str, said: Callable[[], object]) -> str:
+    """What `said` answers while `new` stands for `old`, which is there once, in a file of the tree."""
+    file, kept = tree / path, (tree / path).read_bytes()
+    assert kept.count(old.encode()) == 1, (path, old)
+    file.write_bytes(kept.replace(old.encode(), new.encode()))
+    try:
+        return str(said())
+    finally:
+        file.write_bytes(kept)
 
 
 def entry_tree(folder: Path, entry: str) -> Path:
@@ -64,3 +90,21 @@ def checked(tree: Path, file: Path, folder: Path, limit_s: float = 400) -> None:
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
     assert "skipped" not in done.stdout
+
+
+def passes(env: dict[str, str], file: Path) -> None:
+    """The pytest file in the engine's interpreter and `env`, without Triton's interpreter; nothing is skipped."""
+    alone = ("-c", os.devnull, "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider")
+    done = run(env, "-m", "pytest", "-q", "-rs", *alone, str(file))
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "skipped" not in done.stdout
+
+
+def compiled(env: dict[str, str], program: str, folder: Path) -> str:
+    """The last line of a program that compiles by the engine's own JIT, with the toolkit of the nvcc that is there."""
+    nvcc = Path(str(shutil.which("nvcc"))).resolve()
+    place = nvcc.parents[1] if (nvcc.parents[1] / "include" / "cuda_bf16.h").exists() else Path("/usr/local/cuda")
+    (folder / "jit.py").write_text(program)
+    done = run({**env, "CUDA_HOME": os.environ.get("CUDA_HOME", str(place))}, str(folder / "jit.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from memory.patched_engine import WHEEL, both_trees, needs_engine, needs_wheel, run
+from memory.patched_engine import WHEEL, added_files, both_trees, needs_engine, needs_wheel, run, with_fault
 from memory.w12_model import write_model
 
 from specpilot_cli.core.paths import share_dir
@@ -23,9 +22,8 @@ COPIES = "sglang/kernels/jit/csrc/elementwise/early_release"
 
 
 def test_the_copies_are_the_kernel_byte_for_byte(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
-    subprocess.run(["git", "apply", f"--include={COPIES}/*", str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
-    made = {path.name: path.read_bytes() for path in (tmp_path / COPIES).iterdir()}
+    copies = added_files(ENTRY, tmp_path, COPIES) / COPIES
+    made = {path.name: path.read_bytes() for path in copies.iterdir()}
     room = share_dir("kernels") / "early_release"
     assert made == {name: (room / name).read_bytes() for name in ("add_norm.cuh", "row.cuh", "tvm_ffi.cuh")}
 
@@ -60,11 +58,7 @@ def test_contracts_in_the_tree_that_it_gives_alone_and_with_w12_linear(tmp_path:
         ("sglang/kernels/ops/activation/activation.py", '"-DSGL_RELEASE_FIRST"', '"-DFIRST"', "test_the_activation"),
         ("sglang/srt/layers/layernorm.py", "weight, eps, 1.0)", "weight, eps, 0.0)", "test_a_norm"),
     ):
-        file, kept = patched / path, (patched / path).read_bytes()
-        assert kept.count(old.encode()) == 1, path
-        file.write_bytes(kept.replace(old.encode(), new.encode()))
-        assert test in str(contract_fault(ENTRY, patched))
-        file.write_bytes(kept)
+        assert test in with_fault(patched, path, old, new, lambda: contract_fault(ENTRY, patched)), old
 
 
 @pytest.mark.slow

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from memory.patched_engine import entry_tree, needs_wheel
+from memory.patched_engine import added_files, entry_tree, needs_wheel, with_fault
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.memory.contracts import contract_fault
@@ -20,10 +19,8 @@ COPY = "sglang/kernels/ops/attention/fla/layernorm_gated_few_rows.py"
 
 
 def test_the_copy_is_the_kernel_byte_for_byte(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
-    subprocess.run(["git", "apply", f"--include={COPY}", str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
     kernel = share_dir("kernels") / "gated_norm" / "kernel.py"
-    assert (tmp_path / COPY).read_bytes() == kernel.read_bytes()
+    assert (added_files(ENTRY, tmp_path, COPY) / COPY).read_bytes() == kernel.read_bytes()
 
 
 def test_what_it_touches_and_how_it_is_switched() -> None:
@@ -46,8 +43,4 @@ def test_contracts_in_the_tree_that_it_gives(tmp_path: Path) -> None:
         (COPY, "tl.sum(xbar * xbar, axis=1) / N", "tl.sum(xbar * xbar / N, axis=1) * 1.0000002", "test_bits"),
         (COPY.replace("_few_rows", ""), "and bias is None", "and True", "test_everything_else_is_stocks"),
     ):
-        file, kept = patched / path, (patched / path).read_bytes()
-        assert kept.count(old.encode()) == 1
-        file.write_bytes(kept.replace(old.encode(), new.encode()))
-        assert test in str(contract_fault(ENTRY, patched))
-        file.write_bytes(kept)
+        assert test in with_fault(patched, path, old, new, lambda: contract_fault(ENTRY, patched)), old

@@ -6,14 +6,13 @@ wheel: `SGLANG_TEST_WHEEL`.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 from engine_sglang.drafters_on_cpu import replace
 from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
 from memory.gdn_served import served
-from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel
+from memory.patched_engine import added_files, checked, entry_tree, needs_engine, needs_wheel, with_fault
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
@@ -30,9 +29,7 @@ OURS = "sglang/srt/layers/attention/linear/gdn_commit"
 
 
 def test_cuda_files_are_the_kernels_byte_for_byte(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
-    subprocess.run(["git", "apply", f"--include={CUDA}/*", str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
-    copies = sorted((tmp_path / CUDA).iterdir())
+    copies = sorted((added_files(ENTRY, tmp_path, CUDA) / CUDA).iterdir())
     assert len(copies) == 5
     for copy in copies:
         assert copy.read_bytes() == (share_dir("kernels") / "gdn_tree" / copy.name).read_bytes()
@@ -69,12 +66,7 @@ def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
         (f"{OURS}/native.py", "sizes.rows * row,\n            row,", "row,\n            row,", "test_rows"),
         (f"{CUDA}/commit.cuh", "#pragma once", "#pragma  once", "test_vendored"),
     ):
-        file, kept = patched / path, (patched / path).read_bytes()
-        assert kept.count(old.encode()) == 1, old
-        file.write_bytes(kept.replace(old.encode(), new.encode()))
-        fault = str(contract_fault(ENTRY, patched))
-        file.write_bytes(kept)
-        assert test in fault, old
+        assert test in with_fault(patched, path, old, new, lambda: contract_fault(ENTRY, patched)), old
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel
+from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel, with_fault
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.memory.contracts import contract_fault
@@ -59,12 +59,7 @@ def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
         (f"{OURS}/native.py", "place * source.layer", "(place + 1) % 2 * source.layer", "test_the_verify_launch"),
         (f"{OURS}/gdn_tree/triton_path.py", "COLUMNS = 32", "COLUMNS = 16", "test_vendored"),
     ):
-        file, kept = patched / path, (patched / path).read_bytes()
-        assert kept.count(old.encode()) == 1, old
-        file.write_bytes(kept.replace(old.encode(), new.encode()))
-        fault = str(contract_fault(ENTRY, patched))
-        file.write_bytes(kept)
-        assert test in fault, old
+        assert test in with_fault(patched, path, old, new, lambda: contract_fault(ENTRY, patched)), old
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from engine_sglang.drafters_on_cpu import replace
 from memory.gdn_on_cpu import allow_gdn_on_cpu, write_models
 from memory.gdn_served import served
-from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel
+from memory.patched_engine import checked, entry_tree, needs_engine, needs_wheel, with_fault
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.engine.sglang.cpu_stubs import write_stubs
@@ -69,11 +70,7 @@ def test_contracts_in_the_tree_that_it_gives(patched: Path) -> None:
         (f"{OURS}/switch.py", 'word != "off" and tree_variant() == "off"', "False", "test_the_switch"),
         (f"{CUDA}/read.cuh", "#pragma once", "#pragma  once", "test_every_copy"),
     ):
-        file, kept = patched / path, (patched / path).read_bytes()
-        assert kept.count(old.encode()) == 1, old
-        file.write_bytes(kept.replace(old.encode(), new.encode()))
-        said = run_contracts(patched, test)
-        file.write_bytes(kept)
+        said = with_fault(patched, path, old, new, partial(run_contracts, patched, test))
         assert " failed" in said and " passed" not in said, old
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from memory.patched_engine import added_files, with_fault
 
 from specpilot_cli.core.paths import share_dir
 from specpilot_cli.memory.contracts import contract_fault
@@ -22,11 +22,7 @@ FOLDER = "sglang/srt/speculative/draft_tree"
 @pytest.fixture(scope="module")
 def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the delta adds; the changed ones need stock."""
-    path = tmp_path_factory.mktemp("tree")
-    subprocess.run(["git", "init", "-q", "."], cwd=path, check=True)
-    argv = ["git", "apply", "--whitespace=nowarn", f"--include={FOLDER}/*", str(ENTRY / "delta.patch")]
-    subprocess.run(argv, cwd=path, check=True)
-    return path
+    return added_files(ENTRY, tmp_path_factory.mktemp("tree"), FOLDER)
 
 
 def test_what_it_touches_and_how_it_is_switched() -> None:
@@ -66,11 +62,4 @@ def test_contracts_hold_on_the_added_files(added: Path) -> None:
     ],
 )
 def test_a_planted_fault_is_noticed(added: Path, name: str, old: str, new: str, test: str) -> None:
-    file = added / FOLDER / name
-    kept = file.read_text()
-    assert kept.count(old) == 1
-    file.write_text(kept.replace(old, new))
-    try:
-        assert test in str(contract_fault(ENTRY, added))
-    finally:
-        file.write_text(kept)
+    assert test in with_fault(added, f"{FOLDER}/{name}", old, new, lambda: contract_fault(ENTRY, added))

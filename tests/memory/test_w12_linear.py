@@ -7,13 +7,10 @@ wheel: `SGLANG_TEST_WHEEL`, or pip downloads 27 MB.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from memory.patched_engine import PYTHON, Trees, both_trees, run
+from memory.patched_engine import Trees, added_files, both_trees, compiled, needs_engine, needs_nvcc, passes, run
 from memory.w12_model import write_model
 from support.cli import Cli
 
@@ -26,16 +23,12 @@ from specpilot_cli.memory.variants import load_variants, server_words
 HERE = Path(__file__).resolve().parent
 ENTRY = share_dir("memory") / "sglang-0.5.20" / "w12-linear"
 OURS = ("sglang/srt/layers/quantization/w12", "sglang/kernels/jit/csrc/gemm/w12")
-engine = pytest.mark.skipif(not PYTHON, reason="SGLANG_TEST_PYTHON names no interpreter with SGLang's dependencies")
 
 
 @pytest.fixture
 def added(tmp_path: Path) -> Path:
-    """The files that the delta adds, without the engine around them: they are whole in the patch."""
-    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
-    only = [f"--include={folder}/*" for folder in OURS]
-    subprocess.run(["git", "apply", *only, str(ENTRY / "delta.patch")], cwd=tmp_path, check=True)
-    return tmp_path
+    """The files that the delta adds."""
+    return added_files(ENTRY, tmp_path, *OURS)
 
 
 def test_copies_of_kernels_have_their_digests_and_the_codec_keeps_every_bit(added: Path) -> None:
@@ -81,14 +74,10 @@ def generated(env: dict[str, str], model: Path, method: str) -> tuple[object, st
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-@engine
+@needs_engine
 @pytest.mark.slow
 def test_the_method_in_the_engine(trees: Trees) -> None:
-    file = str(HERE / "w12_engine_checks.py")
-    alone = ("-c", os.devnull, "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider")
-    done = run(trees["patched"], "-m", "pytest", "-q", "-rs", *alone, file)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "skipped" not in done.stdout
+    passes(trees["patched"], HERE / "w12_engine_checks.py")
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +93,20 @@ def assert_packed_and_equal(trees: Trees, model: Path, method: str, stock: objec
     assert ALL_PACKED in said
 
 
-@engine
+@needs_engine
 @pytest.mark.slow
 def test_greedy_text_is_that_of_bf16_to_the_last_bit_of_a_logprob(trees: Trees, plain: tuple[Path, object]) -> None:
     assert_packed_and_equal(trees, plain[0], "w12", plain[1])
 
 
-@engine
+@needs_engine
 @pytest.mark.slow
 def test_with_biases_too(trees: Trees, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", biases=True)
     assert_packed_and_equal(trees, model, "w12", generated(trees["stock"], model, "none")[0])
 
 
-@engine
+@needs_engine
 @pytest.mark.slow
 def test_outside_of_the_region_it_is_off_and_the_log_says_so_once(trees: Trees, plain: tuple[Path, object]) -> None:
     ours, said = generated(trees["patched"], plain[0], "w12")
@@ -135,7 +124,7 @@ def damage(weights: Path, tensor: str) -> None:
     weights.write_bytes(data)
 
 
-@engine
+@needs_engine
 @pytest.mark.slow
 def test_a_packed_checkpoint_loads_and_a_damaged_one_does_not(
     trees: Trees, plain: tuple[Path, object], tmp_path: Path, cli: Cli
@@ -176,14 +165,8 @@ print("compiled", sorted({v.name for v in chosen.values()}))
 """
 
 
-@engine
+@needs_engine
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@needs_nvcc
 def test_the_engine_s_own_jit_compiles_the_copies_for_sm_90a(trees: Trees, tmp_path: Path) -> None:
-    nvcc = Path(str(shutil.which("nvcc"))).resolve()
-    place = nvcc.parents[1] if (nvcc.parents[1] / "include" / "cuda_bf16.h").exists() else Path("/usr/local/cuda")
-    env = {**trees["patched"], "CUDA_HOME": os.environ.get("CUDA_HOME", str(place))}
-    (tmp_path / "jit.py").write_text(JIT)
-    done = run(env, str(tmp_path / "jit.py"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1].startswith("compiled ['tall', 'wide4']")
+    assert compiled(trees["patched"], JIT, tmp_path).startswith("compiled ['tall', 'wide4']")
