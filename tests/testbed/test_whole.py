@@ -11,7 +11,8 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "testbed" / "whole.sh"
 PYTHON = """#!/bin/bash
-case "$*" in *forced.py* | *audit* | *replay*) sleep 1 ;; esac # these run beside the chains, whose end has to wait for them
+# what runs beside the chains, whose end has to wait for it
+case "$*" in *forced.py* | *audit* | *replay*) sleep 1 ;; esac
 echo "$CUDA_VISIBLE_DEVICES $*" >>"$CALLS"
 case "$*" in
 *convert.py*) mkdir -p "$STATE/smollm2" && touch "$STATE/smollm2/manifest.json" "$STATE/smollm2/tokenizer.json" ;;
