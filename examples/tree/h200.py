@@ -1,9 +1,10 @@
-"""Draft trees (entry `tree-core`) against stock SGLang on one GPU, with the offline Engine: texts, tau, step times.
+"""Draft trees (`tree-core` and others) against stock SGLang on one GPU, with the offline Engine: texts, tau, steps.
 
     python examples/tree/h200.py --out OUT [--target DIR --drafters DIR --prompts DIR] [--stock DIR] [--systems ...]
 
 Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32` (tree of 32 nodes), `dflash2@8+32d` (DDTree's choice),
-`dflash2@8+32b` (a beam's), `dflash2@8+32~8` (chains where more than 8 requests run), `dspark@7` and so on. Without
+`dflash2@8+32b` (a beam's), `dflash2@8+32n7` (7 nodes from the request's own text at most; needs `--entries
+tree-ngram`), `dflash2@8+32~8` (chains where more than 8 requests run), `dspark@7` and so on. Without
 --target a made-up model serves (`examples/05-sglang/ring.py`), whose text is known: the quickest way to see whether
 anything runs at all. All engines start at once and are timed one after the other; each is a
 process of its own, and what it says (a traceback too) stands in OUT/NAME.log. OUT/tree.json is rewritten as results
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "testbed"), str(HERE.parents[1])]
 
 import running  # noqa: E402
-from applied import worktrees  # noqa: E402
+from applied import engine_options, passed_on, worktrees  # noqa: E402
 from measure import ALONE, Measurement  # noqa: E402
 from measure import counted as counted  # noqa: E402
 
@@ -40,30 +41,25 @@ BASE: dict[str, Any] = {
 SYSTEMS = (
     "ar", "dflash2@8", "dflash2@8+32", "dspark@7", "dspark@7+32", "dflash2@8+32d", "dflash2@16+32",
 )  # fmt: skip
-NAME = re.compile(r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)(\+(?P<nodes>\d+)(?P<mode>[db]?)(~(?P<most>\d+))?)?")
+NAME = re.compile(
+    r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)"
+    r"(\+(?P<nodes>\d+)(?P<mode>[db]?)(n(?P<chain>\d+))?(~(?P<most>\d+))?)?"
+)
 MODES = {"": "best-first", "d": "ddtree", "b": "beam"}
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("/tmp/tree-work"), help="worktrees and made-up checkpoints")
-    parser.add_argument("--stock", type=Path, help="made with `specpilot stock init`; default: made in --work")
-    parser.add_argument("--target", type=Path)
-    parser.add_argument("--drafters", type=Path, help="folder with dflash2/ and dspark/")
-    parser.add_argument("--prompts", type=Path, help="folder of *.jsonl, or a JSON file with lists of token ids")
+    engine_options(parser, entry="tree-core", work="/tmp/tree-work", limit_s=45.0)
     parser.add_argument("--systems", nargs="*", default=SYSTEMS)
     parser.add_argument("--new-tokens", type=int, default=160)
     parser.add_argument("--requests", type=int, default=24)
-    parser.add_argument("--widths", type=int, nargs="*", default=[1, 8, 24], help="requests at a time, 1 among them")
+    parser.add_argument("--widths", type=int, nargs="*", default=[1, 8, 24], help="requests at a time")
     parser.add_argument("--devices", nargs="*", default=[], help="GPUs that the systems take in turn")
     parser.add_argument("--start-s", type=float, default=170.0, help="limit until all engines are ready")
-    parser.add_argument("--limit-s", type=float, default=45.0, help="limit for one engine's measurement")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
     parser.add_argument("--go-on", action="store_true", help="keep what --out has of other systems, AR's texts too")
     parser.add_argument("--profile", nargs="*", default=[], help="systems of which a step is profiled afterwards")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -87,6 +83,8 @@ def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
         made["speculative_tree_nodes"] = int(nodes)
         made["speculative_tree_mode"] = MODES[found["mode"]]
         made["speculative_tree_max_requests"] = int(found["most"] or 0)
+    if found["chain"]:
+        made["speculative_tree_ngram"] = int(found["chain"])
     return made
 
 
@@ -152,15 +150,6 @@ class Running(running.Running):
         super().__init__(argv, options.out / f"{re.sub('[@+/~]', '-', system)}.log", env)
 
 
-def passed_on(options: argparse.Namespace) -> list[str]:
-    """The options that a process of one engine needs."""
-    words = [f"--out={options.out}", f"--target={options.target}", f"--drafters={options.drafters}"]
-    words += [f"--prompts={options.prompts}"] if options.prompts else []
-    words += [f"--new-tokens={options.new_tokens}", f"--requests={options.requests}", f"--work={options.work}"]
-    words += ["--widths", *map(str, options.widths)]
-    return [*words, *(["--set", *options.set] if options.set else [])]
-
-
 def ring(options: argparse.Namespace) -> dict[str, Any]:
     """Checkpoints of a target and drafters by construction, in --work; the texts that are right."""
     sys.path.append(str(HERE.parents[0] / "05-sglang"))
@@ -187,15 +176,16 @@ def parted(one: list[list[int]], other: list[list[int]]) -> str:
 
 def said(system: str, found: dict[str, Any], texts: dict[str, Any]) -> str:
     """One line for people."""
-    alone = found["1"]
-    words = [f"{system}: tau {alone['tau']}"]
-    for width, at in ((width, found[width]) for width in found if width.isdecimal()):
+    widths = [width for width in found if width.isdecimal()]
+    words = [f"{system}: tau {found[widths[0]]['tau']}"]
+    for width, at in ((width, found[width]) for width in widths):
         words.append(f"{width}: {at['decode_tok_s']} tok/s, {at['step_ms']} ms a step (tau {at['tau']})")
     words.append(f"whole texts: tau {found['whole']['tau']}")
     for other in ("ring", "ar", system.partition("+")[0]):
         if other in texts and other != system:
-            words.append(f"texts of {other}: {parted(texts[other]['alone'], texts[system]['alone'])} alone")
-            words.append(f"{parted(texts[other]['together'], texts[system]['together'])} together")
+            sets = [name for name in ("alone", "together") if name in texts[other] and name in texts[system]]
+            parts = [f"{parted(texts[other][name], texts[system][name])} {name}" for name in sets]
+            words.append(f"texts of {other}: {'; '.join(parts)}")
     return "; ".join(words)
 
 
@@ -209,7 +199,7 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit: no engine may stay on the GPU
     begun = time.monotonic()
-    stock, ours = worktrees("tree-core", options.stock, options.work)
+    stock, ours = worktrees(options)
     texts: dict[str, Any] = ring(options) if options.target is None else {}
     report: dict[str, Any] = {"settings": {s: settings(options, s) for s in options.systems}, "systems": {}}
     if options.go_on:
@@ -259,7 +249,8 @@ def take(options: argparse.Namespace, engine: Running, report: dict[str, Any], t
         engine.close()
     else:
         found = json.loads(answer)
-        texts[engine.system] = {"alone": found.pop("texts_alone"), "together": found.pop("texts")}
+        alone, together = found.pop("texts_alone", None), found.pop("texts")
+        texts[engine.system] = {**({} if alone is None else {"alone": alone}), "together": together}
         report["systems"][engine.system] |= found
         print(said(engine.system, found, texts), flush=True)
     write(options, report, texts)

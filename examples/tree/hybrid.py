@@ -30,7 +30,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 import h200  # noqa: E402
-from applied import worktrees  # noqa: E402
+from applied import engine_options, worktrees  # noqa: E402
 
 SYSTEMS = ("dflash2@8+32/cuda,dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
 WIDTHS, ALONE, MOST = (1, 4, 8, 16, 24), 6, 24
@@ -41,22 +41,14 @@ MORE = {"linear_attn_backend": "triton", "mem_fraction_static": 0.85}
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("/tmp/tree-hybrid-work"), help="worktrees and --tiny's files")
-    parser.add_argument("--stock", type=Path, help="made with `specpilot stock init`; default: made in --work")
-    parser.add_argument("--target", type=Path)
-    parser.add_argument("--drafters", type=Path, help="folder with dflash2/ and dspark/")
-    parser.add_argument("--prompts", type=Path, help="JSON: lists of token ids, or such lists by name")
+    engine_options(parser, entry="tree-hybrid", work="/tmp/tree-hybrid-work", limit_s=90.0)
     parser.add_argument("--tiny", action="store_true", help="random checkpoints of a small hybrid")
     parser.add_argument("--systems", nargs="*", default=SYSTEMS, metavar="NAME[,NAME...]")
     parser.add_argument("--devices", nargs="*", default=["0"], help="GPUs, one group at a time on each")
     parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--start-s", type=float, default=170.0, help="limit until a group's engines are ready")
-    parser.add_argument("--limit-s", type=float, default=90.0, help="limit for one engine's measurement")
     parser.add_argument("--last-s", type=float, default=400.0, help="no group starts later")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -198,13 +190,8 @@ class Bench:
 
     def started(self, system: str, device: str) -> h200.Running:
         """An engine of its own process group."""
-        options = self.options
-        words = [f"--out={options.out}", f"--target={options.target}", f"--drafters={options.drafters}"]
-        words += [f"--prompts={options.prompts}"] if options.prompts else []
-        words += ["--widths", *map(str, options.widths), f"--new-tokens={options.new_tokens}"]
-        words += ["--set", *options.set] if options.set else []
         tree = self.trees["+" in system]
-        engine = h200.Running(options, system, tree, device, Path(__file__), words, switches(system))
+        engine = h200.Running(self.options, system, tree, device, Path(__file__), more=switches(system))
         self.running.append(engine)
         return engine
 
@@ -281,7 +268,7 @@ def main() -> int:
         options.target, options.drafters = options.work / "tiny" / "target", options.work / "tiny"
         if not options.target.exists():
             tiny(options.work / "tiny")
-    bench = Bench(options, *worktrees("tree-hybrid", options.stock, options.work))
+    bench = Bench(options, *worktrees(options))
     signal.signal(signal.SIGTERM, lambda *_: bench.stop())  # a time limit: no engine may stay on the GPU
     threads = [threading.Thread(target=bench.serve, args=[device]) for device in options.devices]
     for thread in threads:

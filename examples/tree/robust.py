@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import h200  # noqa: E402
-from applied import worktrees  # noqa: E402
+from applied import engine_options, worktrees  # noqa: E402
 
 REQUESTS, DISTINCT, LONGEST, SEED = 200, 40, 96, 20261130
 LONG = (16_000, 32_000, 16_500, 31_000)
@@ -200,19 +200,11 @@ def faults(kind: str, found: dict[str, Any], log: str) -> list[str]:
 def main() -> int:
     """All three at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("/tmp/tree-work"), help="worktrees and made-up checkpoints")
-    parser.add_argument("--stock", type=Path, help="made with `specpilot stock init`; default: made in --work")
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--drafters", type=Path, required=True, help="folder with dflash2/ and dspark/")
-    parser.add_argument("--prompts", type=Path, required=True, help="folder of *.jsonl, or a JSON file of token ids")
+    engine_options(parser, entry="tree-core", work="/tmp/tree-work", limit_s=300.0, made_up=False)
     parser.add_argument("--system", default="dflash2@8+32", help="as in h200.py")
     parser.add_argument("--kinds", nargs="*", default=list(SETTINGS))
     parser.add_argument("--pool", type=int, default=4096, help="slots of `pressure`")
     parser.add_argument("--devices", nargs="*", default=[], help="GPUs that the engines take in turn")
-    parser.add_argument("--limit-s", type=float, default=300.0)
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="more of SGLang's own settings")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
@@ -220,7 +212,7 @@ def main() -> int:
         run_one(options)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit: no engine may stay on the GPU
-    _, worktree = worktrees("tree-core", options.stock, options.work)
+    _, worktree = worktrees(options)
     devices = itertools.cycle(options.devices or [None])
     engines = [
         h200.Running(options, kind, worktree, device, script=Path(__file__), words=sys.argv[1:])

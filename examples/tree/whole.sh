@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The entries tree-core and tree-hybrid on the stand-ins of ../testbed/whole.sh: tables, gates, traffic, kernels.
+# The entries tree-ngram (with it tree-core) and tree-hybrid on the stand-ins of ../testbed/whole.sh: tables, gates, traffic, kernels, faults.
 #
 #   export STATE=/tmp/tb OUT=/tmp/tb/out           # as that script had them, and BIG (default STATE)
 #   bash examples/tree/whole.sh prepare            # stock and both worktrees, requests, bytecode: about two minutes
@@ -22,7 +22,10 @@ export SPECPILOT_SGLANG_PATH=${SPECPILOT_SGLANG_PATH-${PYTHONPATH:-}} SPECPILOT_
 export SPECPILOT_CACHE=${SPECPILOT_CACHE:-$state/cache} SPECPILOT="python3 -m specpilot_cli"
 export PYTHONPATH=$here/../..${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=true
 mkdir -p "$state/done" "$state/some" "$wt" "$out" ${SPECPILOT_SGLANG_CACHE:+"$SPECPILOT_SGLANG_CACHE"}
-nodes="--speculative-tree-nodes 32 --speculative-tree-max-requests 0"
+nodes="--speculative-tree-nodes 32 --speculative-tree-ngram 7 --speculative-tree-max-requests 0"
+vary="speculative_num_draft_tokens $(echo speculative_tree_{beam,candidates,max_requests,mode,ngram,nodes})"
+entries_core="tree-ngram" entries_hybrid="tree-hybrid tree-ngram" # without a chain's flag a tree is tree-core's
+faults_hybrid="sibling stale" # of faults.py; the dense tree has the first
 
 note() { echo "$(date +%T) $*" >>"$out/times.txt"; }
 job() { # NAME SECONDS COMMAND...
@@ -61,18 +64,27 @@ while there := reader.read()[0].processes:
 engines() { # NAME COMMAND...: fails, too, where an engine did not start or was cut off
   "${@:2}" && ! grep -qE "DID NOT START|ended, or said nothing|ended early|late, not run" "$OUT/$1.log"
 }
-judge() { # CORE TEXTS PROMPTS FOLDER: every comparison of forced_texts.py
-  rm -rf "$4/forced" && python3 "$HERE/forced_texts.py" --texts "$2" --target "$1" --prompts "$3" --out "$4/forced" || return
-  for file in "$4"/forced/*-over-*.json; do
-    python3 "$HERE/../testbed/forced.py" --target "$1" --prompts "$4/forced/prompts.json" --texts "$file" --out "$4/forced-${file##*/}" || return
+judge() { # FOLDER CORE PROMPTS: every comparison of forced_texts.py
+  rm -rf "$1/forced" && python3 "$HERE/forced_texts.py" --texts "$1/texts.json" --target "$2" --prompts "$3" --out "$1/forced" || return
+  for file in "$1"/forced/*-over-*.json; do
+    python3 "$HERE/../testbed/forced.py" --target "$2" --prompts "$1/forced/prompts.json" --texts "$file" --out "$1/forced-${file##*/}" || return
   done
 }
-export -f engines judge && export OUT=$out HERE=$here
+judge_fault() { # FOLDER CORE PROMPTS FAULT HONEST: fails, too, where the fault is not LOSSY
+  python3 "$HERE/faults.py" judge "$4" --texts "$1/texts.json" --honest "$5/texts.json" --target "$2" --prompts "$3" --out "$1/forced"
+}
+faulty() { # NAME FAULT TREE COMMAND...: texts of a copy of the tree with a fault in it
+  python3 "$HERE/faults.py" plant "$2" --tree "$3" --into "$3-$2" || return
+  nice python3 -m compileall -q "$3-$2/sglang" # where the other bytecode is; engines write none
+  rm -rf "$OUT/$1" && engines "$1" "${@:4}" --patched "$3-$2" --out "$OUT/$1"
+}
+export -f engines judge judge_fault faulty && export OUT=$out HERE=$here
 
 trees() {
   job tree-stock 60 python3 "$here/stock_here.py" "$wt/stock" || return
-  for entry in core hybrid; do
-    job "tree-$entry" 60 $SPECPILOT memory apply "tree-$entry" --stock "$wt/stock" --worktree "$wt/$entry/tree" -o "$out/apply-$entry.json" || return
+  for name in core hybrid; do
+    local entries=entries_$name
+    job "tree-$name" 60 $SPECPILOT memory apply ${!entries} --stock "$wt/stock" --worktree "$wt/$name/tree" -o "$out/apply-$name.json" || return
   done
 }
 requests8b() { # 24 prompts, six of a set, for the tables; framings of all of them for the gate
@@ -87,28 +99,41 @@ deployments() { # NAME FOLDER ARGUMENTS...
 gate() { # NAME TREE DEPLOYMENT SETTINGS...: of gate.sh, whose deadline comes before the job's, so that it ends its servers
   [ "$(cat "$state/done/$1" 2>/dev/null)" != 0 ] || return 0
   idle "$1" || return
-  job "$1" $((${GATE:-900} + 60)) env STOCK="$wt/stock" CANDIDATE="$2" DEPLOYMENT="$state/deployments/$3" ORDER=AB WITHIN="${GATE:-900}" \
+  job "$1" $((${GATE:-900} + 60)) env STOCK="$wt/stock" CANDIDATE="$2" DEPLOYMENT="$state/deployments/$3" VARY="$vary" ORDER=AB WITHIN="${GATE:-900}" \
     "${@:4}" bash "$here/gate.sh" "$out/$1"
 }
-forced() { # NAME CORE PROMPTS FOLDER: what texts there are, again where there are more of them now
-  [ -f "$4/texts.json" ] || return 0
-  [ ! "$4/texts.json" -nt "$state/done/$1" ] || rm -f "$state/done/$1"
-  job "$1" 600 judge "$2" "$4/texts.json" "$3" "$4"
+forced() { # NAME COMMAND CORE PROMPTS MORE...: what texts there are, again where there are more of them now
+  local texts=$out/$1/texts.json
+  [ -f "$texts" ] || return 0
+  [ ! "$texts" -nt "$state/done/$1-forced" ] || rm -f "$state/done/$1-forced"
+  job "$1-forced" 600 "$2" "$out/$1" "${@:3}"
 }
-forced8b() { forced tree-8b-forced "$state/smollm2" "$state/prompts" "$out/tree-8b"; }
-forced27b() { forced tree-27b-forced "$state/core/core" "$held" "$out/tree-27b"; }
+forced8b() {
+  forced tree-8b judge "$state/smollm2" "$state/prompts"
+  forced tree-8b-sibling judge_fault "$state/smollm2" "$state/prompts" sibling "$out/tree-8b"
+}
+forced27b() {
+  local fault
+  forced tree-27b judge "$state/core/core" "$held"
+  for fault in $faults_hybrid; do forced "tree-27b-$fault" judge_fault "$state/core/core" "$held" "$fault" "$out/tree-27b"; done
+}
 
+engine8b=(python3 "$here/h200.py" --entries $entries_core --work "$wt/core" --stock "$wt/stock" --target "$state/dense8b/target"
+  --drafters "$state/dense8b" --prompts "$state/some" --requests 24 --new-tokens 128 --start-s 230 --limit-s 60
+  --set mem_fraction_static=0.9 max_total_tokens=16384)
 engines8b() { # NAME SYSTEMS AND MORE...
-  job "$1" 420 engines "$1" python3 "$here/h200.py" --out "$out/tree-8b" --work "$wt/core" --stock "$wt/stock" --target "$state/dense8b/target" \
-    --drafters "$state/dense8b" --prompts "$state/some" --requests 24 --new-tokens 128 --widths 1 4 8 16 24 --start-s 230 --limit-s 60 \
-    --set mem_fraction_static=0.9 max_total_tokens=16384 $([ ! -f "$out/tree-8b/tree.json" ] || echo --go-on) --systems "${@:2}"
+  job "$1" 420 engines "$1" "${engine8b[@]}" --out "$out/tree-8b" --widths 1 4 8 16 24 \
+    $([ ! -f "$out/tree-8b/tree.json" ] || echo --go-on) --systems "${@:2}"
 }
-lattices() { # NAME ROWS: on the same prompts, 20 s of the GPU while the engines start
+fault8b() { # untimed, in the batch of 24 whose texts are the table's `together`
+  job tree-8b-sibling 320 faulty tree-8b-sibling sibling "$wt/core/tree" "${engine8b[@]}" --widths 24 --systems dflash2@8+32n7
+}
+lattices() { # NAME ROWS: on the same prompts, 20 s of the GPU
   job "tree-lattices-$1" 45 python3 "$bed/lattices.py" --target "$state/smollm2" --drafter "$state/drafters/$1" --prompts "$state/some" \
     --out "$state/lattices-some/$1" --rows "$2" --new-tokens 128
 }
 replay() { # NAME
-  OMP_NUM_THREADS=4 job "tree-replay-$1" 150 nice $SPECPILOT replay "$state/lattices-some/$1" -b chain,best-first,ddtree,beam -n 32,48,63 \
+  OMP_NUM_THREADS=4 job "tree-replay-$1" 150 nice $SPECPILOT replay "$state/lattices-some/$1" -b chain,best-first,ddtree,beam,ngram -n 32,48,63 \
     -o "$out/tree-8b-replay-$1.json"
 }
 compared() { # NAME: the tables are its log; rc 1 says that a tau is not the replay's
@@ -124,43 +149,59 @@ dense8b() {
   await dense8b "${WAIT:-0}"
   has tree-8b "$state"/{smollm2,drafters,prompts,dense8b/target} || return
   requests8b
-  { lattices dflash2 8; lattices dspark 7; replay dflash2; replay dspark; } &
-  engines8b tree-8b dflash2@8 dflash2@8+32 dspark@7 dspark@7+32 dflash2@8+32d --profile dspark@7 dspark@7+32
+  lattices dflash2 8 &
+  local one=$!
+  lattices dspark 7
+  wait "$one" # nothing else is on the GPU while engines are timed
+  { replay dflash2; replay dspark; } &
+  engines8b tree-8b dflash2@8 dflash2@8+32n7 dspark@7 dspark@7+32n7 dflash2@8+32d --profile dflash2@8 dflash2@8+32n7
   wait
   compared tree-8b-compare
   job tree-8b-profiled 60 python3 "$here/profiled.py" "$out/tree-8b/tree.json"
   deployments tree-deployments "$state/dense8b" --model standin-dense8b --requests "$out/four-sets.jsonl" --widths 24 --new-tokens 160 \
     --max-total-tokens 20480
   gate8b dflash2
-  job tree-robust 300 python3 "$here/robust.py" --out "$out/tree-robust" --work "$wt/core" --stock "$wt/stock" --target "$state/smollm2" \
-    --drafters "$state/drafters" --prompts "$state/prompts" --system dflash2@8+32 --limit-s 260
+  job tree-robust 300 python3 "$here/robust.py" --out "$out/tree-robust" --entries $entries_core --work "$wt/core" --stock "$wt/stock" --target "$state/smollm2" \
+    --drafters "$state/drafters" --prompts "$state/prompts" --system dflash2@8+32n7 --limit-s 260
   gate8b dspark
-  engines8b tree-8b-more dflash2@8+32b dflash2@8+48 dflash2@8+63 'dflash2@8+32~8' ar
+  engines8b tree-8b-more dflash2@8+32 dspark@7+32 dflash2@8+32b 'dflash2@8+32n7~8' dflash2@8+63
   compared tree-8b-more-compare
+  fault8b
   forced8b
 }
 
-engines27b() { # NAME SECONDS WIDTHS REQUESTS GROUPS...: pools for so many requests; a chain's hold 151 MB a request and draft token
-  job "$1" "$2" engines "$1" python3 "$here/hybrid.py" --out "$out/tree-27b" --work "$wt/hybrid" --stock "$wt/stock" --target "$big/hyb27b/target" \
-    --drafters "$big/hyb27b" --prompts "$held" --devices "$CUDA_VISIBLE_DEVICES" --new-tokens 128 --start-s 230 --limit-s 90 --last-s 900 \
-    --widths $3 --systems "${@:5}" --set max_running_requests="$4" cuda_graph_max_bs_decode="$4" mem_fraction_static=0.94 max_total_tokens=$(($4 * 640))
+serving27b() { # REQUESTS: the command, with pools for so many; a chain's hold 151 MB a request and draft token
+  engine27b=(python3 "$here/hybrid.py" --entries $entries_hybrid --work "$wt/hybrid" --stock "$wt/stock" --target "$big/hyb27b/target"
+    --drafters "$big/hyb27b" --prompts "$held" --devices "$CUDA_VISIBLE_DEVICES" --new-tokens 128 --start-s 230 --limit-s 90 --last-s 900
+    --set max_running_requests="$1" cuda_graph_max_bs_decode="$1" mem_fraction_static=0.94 max_total_tokens=$(($1 * 640)))
+}
+engines27b() { # NAME SECONDS WIDTHS REQUESTS GROUPS...
+  serving27b "$4"
+  job "$1" "$2" engines "$1" "${engine27b[@]}" --out "$out/tree-27b" --widths $3 --systems "${@:5}"
+}
+faults27b() { # untimed, one after the other
+  local fault
+  serving27b 8
+  for fault in $faults_hybrid; do
+    job "tree-27b-$fault" 350 faulty "tree-27b-$fault" "$fault" "$wt/hybrid/tree" "${engine27b[@]}" --widths 8 --systems dflash2@8+32n7/cuda
+  done
 }
 gate27b() { # one request at a time; the deployment's servers have 54 GB each, and share the GPU
   deployments tree-27b-deployments "$big/hyb27b" --model standin-hyb27b --hybrid --requests "$out/held-sources.jsonl" --widths 1 --new-tokens 128 \
     --max-total-tokens 5120 && sed -i 's/"0\.85"/"0.94"/' "$state"/deployments/standin-hyb27b__*.toml
   gate tree-gate-27b "$wt/hybrid/tree" standin-hyb27b__dflash2__h200-sxm__r1.toml SIZES=1 BATCHES=24 REQUESTS= STARTS="${STARTS:-2}" \
-    FLAGS="$nodes @env:SGLANG_GDN_TREE=cuda @env:SGLANG_GDN_COMMIT=cuda" \
-    VARY="specpilot_launch.sglang_settings speculative_num_draft_tokens $(echo speculative_tree_{beam,candidates,max_requests,mode,nodes})"
+    FLAGS="$nodes @env:SGLANG_GDN_TREE=cuda @env:SGLANG_GDN_COMMIT=cuda" VARY="specpilot_launch.sglang_settings $vary"
 }
 hybrid27b() {
   await hyb27b-few "${WAIT:-0}"
   has tree-27b "$held" "$big/hyb27b/target" || return
   requests27b
-  engines27b tree-27b-dflash2 320 "1 4 8" 8 dflash2@8,dflash2@8+32/cuda
-  engines27b tree-27b-dspark 320 "1 4 8" 8 dspark@7,dspark@7+32/cuda
-  engines27b tree-27b-ddtree 360 "1 4 8 24" 24 dflash2@8+32d/cuda,ar
-  engines27b tree-27b-wide 600 "16 24" 24 dflash2@8+32/cuda,dspark@7+32/cuda dflash2@8 dspark@7
+  engines27b tree-27b-dflash2 320 "1 4 8" 8 dflash2@8,dflash2@8+32n7/cuda
+  engines27b tree-27b-dspark 320 "1 4 8" 8 dspark@7,dspark@7+32n7/cuda
+  engines27b tree-27b-ddtree 360 "1 4 8 24" 24 dflash2@8+32d/cuda,dflash2@8+32/cuda
+  engines27b tree-27b-wide 600 "16 24" 24 dflash2@8+32n7/cuda,dspark@7+32n7/cuda dflash2@8 dspark@7
   gate27b
+  faults27b
 }
 kernels() { # nothing else on the GPU
   idle tree-gdn || return

@@ -109,11 +109,15 @@ SERVED = {  # flags, then num_draft_tokens, DFLASH's block, DSPARK's block
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the patched worktree `tree`, `stubs`, `models`, and AR's texts."""
-    path = tmp_path_factory.mktemp("trees")
+    return prepare(tmp_path_factory.mktemp("trees"), "tree-core")
+
+
+def prepare(path: Path, *entries: str) -> Path:
+    """The folder with the worktree of these entries."""
     wheel = os.environ.get("SGLANG_TEST_WHEEL")
     stock, _ = init_sglang(path / "stock", wheel=Path(wheel) if wheel else None)
-    made = plan(open_room(None), ("tree-core",), stock.path)
-    assert made.reproduces, made.first_difference
+    made = plan(open_room(None), entries, stock.path)
+    assert made.reproduces is not False, made.first_difference
     materialise(made, path / "tree")
     allow_trees(path / "tree")
     write_stubs(path / "stubs")

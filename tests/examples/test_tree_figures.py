@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from specpilot_cli.sealing.agree import model_difference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "tree"))
 
+import compare
 import h200
 import per_step
 import profiled
@@ -80,6 +82,29 @@ def test_the_table_of_the_replay() -> None:
     done = subprocess.run(argv, capture_output=True, text=True)
     rows = [line for line in done.stdout.split("\n\n")[1].splitlines() if line.startswith("| d")]
     assert done.returncode == 0 and len(rows) == 5 and all(row in README.splitlines() for row in rows)
+    parts = [[cell.strip() for cell in row.split("|")] for row in rows]
+    by_chance = [2 * NormalDist().cdf(-compare.WITHIN / (float(part[5].removesuffix(" %")) / 100)) for part in parts]
+    assert min(by_chance) > 0.2 and max(by_chance) < 1 / 3
+    prompts = [24 * int(part[7]) / int(part[6].split(",")[0]) for part in parts]
+    assert round(max(prompts)) == 90
+
+
+def test_what_three_percent_of_tau_are() -> None:
+    (path,) = RESULTS.glob("*dense8b-replay-dflash2.json")
+    point = compare.predicted(
+        compare.curves_of([f"dflash2={path}"])["dflash2"], compare.System("dflash2", 7, 7, "chain")
+    )
+    assert point is not None
+    rates, tau = point["position_rate"], point["tau"]
+    assert 1 + sum(rates) == pytest.approx(tau, rel=1e-6)
+    assert [f"{sum(rates[-lost:]) / tau:.1%}" for lost in (1, 2)] == ["1.3%", "3.8%"]
+    differ = {}
+    for name, found in systems_of("dense8b").items():
+        taus = [found[width]["tau"] for width in ("4", "8", "24")]
+        differ[name] = f"{max(taus) / min(taus) - 1:.1%}"
+    assert differ == {
+        "dflash2@8": "0.1%", "dspark@7": "0.1%", "dflash2@8+32d": "0.5%", "dflash2@8+32": "1.0%", "dspark@7+32": "1.0%",
+    }  # fmt: skip
 
 
 def without_own_first_tokens(name: str, system: str, requests: int) -> list[float]:

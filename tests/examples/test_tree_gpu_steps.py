@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ import pytest
 from specpilot_cli.core.errors import EnvironmentUnusable, InputUnusable
 from specpilot_cli.deployment import load_requests
 from specpilot_cli.engine.sglang.manifest import Manifest, blob_id
+from specpilot_cli.testbed.benchmarks import Benchmark, load_benchmark, split_of, write_requests
 from specpilot_cli.testbed.benchmarks import Prompt as BenchmarkPrompt
-from specpilot_cli.testbed.benchmarks import load_benchmark, split_of, write_requests
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "tree"))
 
 import hybrid
 import profiled
 import request_sets
+import requests_file
 import stock_here
 
 ENGINE = """
@@ -96,6 +98,35 @@ def test_every_framing_of_a_prompt_is_in_its_split(tmp_path: Path) -> None:
     path.write_bytes(write_requests(made))
     sealed = load_requests(str(path), "sealed").requests
     assert len(sealed) % 3 == 0 and 0 < len(sealed) < 90
+
+
+def test_benchmarks_in_a_request_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def local(benchmark: Benchmark, folder: Path) -> tuple[BenchmarkPrompt, ...]:
+        if folder.name == "none":
+            raise InputUnusable("cannot be read")
+        return tuple(BenchmarkPrompt(f"{benchmark.id}-{n}", f"{benchmark.id} {n}?") for n in range(9))
+
+    monkeypatch.setattr(requests_file, "read_local", local)
+    for module in (requests_file, request_sets):
+        monkeypatch.setattr(module, "chat_encoder", lambda _: lambda text: list(text.encode()))
+    path = tmp_path / "both.jsonl"
+
+    def made(main: Callable[[], int], *words: str) -> tuple[list[str], set[str]]:
+        """Ids in their order, and the benchmarks that they are of."""
+        given = ["gsm8k", "mbpp", "--limit", "7", "--tokenizer", "t", "--local", "some", "-o", str(path)]
+        monkeypatch.setattr(sys, "argv", ["x", *words, *given])
+        assert main() == 0
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [row["id"] for row in rows], {row["benchmark"] for row in rows}
+
+    apart, of = made(requests_file.main)
+    assert apart == [f"{name}-{n}" for name in ("gsm8k", "mbpp") for n in range(7)] and of == {"gsm8k", "mbpp"}
+    together, of = made(requests_file.main, "--together")
+    assert together != apart and sorted(together) == apart and of == {"both"}
+    framed, of = made(request_sets.main, "framed")
+    assert len(framed) == 42 and of == {"both"} and [name for name in framed if name in apart] == together
+    monkeypatch.setattr(sys, "argv", ["x", "gsm8k", "--tokenizer", "t", "--local", "none", "-o", str(path)])
+    assert requests_file.main() == InputUnusable("").exit_code and len(path.read_bytes().splitlines()) == 42
 
 
 def test_rows_of_ids_are_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_kernel_times_are_sums_a_step(tmp_path: Path) -> None:
 
 def measured(tau: float, step: float, rate: float) -> dict[str, Any]:
     at = {"tau": tau, "step_ms": step, "decode_tok_s": rate, "tok_s": rate - 100}
-    return {"1": at, "whole": {"tau": tau}}
+    return {"1": at, "whole": {"tau": tau, "verify_steps": 300}}
 
 
 def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,10 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "tree.json").write_text(json.dumps({"systems": systems}))
 
     def curve(builder: str, positions: int, *points: tuple[int, float]) -> dict[str, Any]:
-        rows = [{"nodes": n, "tau": t, "low": t - 0.1, "high": t + 0.1} for n, t in points]
+        rows = [
+            {"nodes": n, "tau": t, "low": t - 0.1, "high": t + 0.1, "steps": 100, "position_rate": [0.5, 0.5]}
+            for n, t in points
+        ]
         return {"builder": builder, "positions": positions, "points": rows}
 
     curves = [
@@ -106,6 +109,10 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "replay.json").write_text(json.dumps({"body": {"curves": curves}}))
     assert compare.read("dspark@7+32b") == ("dspark", 7, 32, "beam") and compare.read("ar") is None
     assert compare.read("dspark@7+32~8") is None, "its steps are of two kinds"
+    assert compare.read("dflash2@8+32n7") == ("dflash2", 7, 32, "ngram")
+    assert compare.read("dspark@16+32n8") == ("dspark", 16, 32, "ngram")
+    for other in ("dflash2@8+32n6", "dflash2@8+32dn7", "dspark@7+16n7"):
+        assert compare.read(other) is None, "trees of no builder"
     lines = compare.gains(systems)
     assert (
         "| dflash2@8+32 | dflash2@8 | 1 | 2.0 → 2.8 | 5.25 | 1.050 | 530.0 | 1.325 | 1.433 |" in lines
@@ -115,6 +122,8 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", arguments)
     table, ratios = compare.against(systems, compare.curves_of(arguments[2:]), 0.03)
     assert len(table) == 5 and [round(r, 3) for r in ratios] == [round(2.0 / 2.02, 3), 1.0, round(2.5 / 2.6, 3)]
+    # tokens a step are 1 or 3: a standard deviation of 1 and a mean of 2, over 300 and 100 steps
+    assert table[2].endswith("| 5.8 % | 300, 100 | 2135 |")
     assert compare.main() == 1, "2.5 is 4 % below 2.6"
     monkeypatch.setattr(sys, "argv", [*arguments, "--within", "0.05"])
     assert compare.main() == 0

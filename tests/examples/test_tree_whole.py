@@ -51,6 +51,8 @@ case "$words" in
 *\\ replay\\ *) touch "$(after -o)" ;;
 *deployments.py*) mkdir -p "$(after --out)" && for name in dflash2 dspark; do
   echo '"0.85"' >"$(after --out)/$(after --model)__${name}__h200-sxm__r$(after --widths).toml"; done ;;
+*faults.py\\ plant*) [ "$BROKEN" != plant ] && mkdir -p "$(after --into)/sglang" ;;
+*faults.py\\ judge*) [ "$BROKEN" != judge ] ;;
 *h200.py* | *hybrid.py*) [ "$BROKEN" != h200 ] || echo "dspark@7 DID NOT START; its log:"
   mkdir -p "$(after --out)" && touch "$(after --out)"/{tree,texts}.json ;;
 *forced_texts.py*) mkdir -p "$(after --out)" && touch "$(after --out)"/{prompts,8-over-ar,24-over-ar}.json ;;
@@ -108,17 +110,24 @@ def test_every_job_runs_once_in_the_order_of_its_worth(tmp_path: Path, gpus: lis
     # the gates' pair-run fails here, on purpose; the others go on
     _, lines, said = called(tmp_path, *gpus)
     assert not which(lines, "stock_here") and not which(lines, "request_sets"), "what ended well is not run again"
-    first = ["dflash2@8+32d --profile", "--noise", "robust.py", "--noise", "dflash2@8+32~8 ar", "over-ar.json"]
+    first = ["dflash2@8+32d --profile", "--noise", "robust.py", "--noise", "dflash2@8+32n7~8"]
+    first += ["faults.py plant", "compileall", "core/tree-sibling", "over-ar.json", "faults.py judge sibling"]
     rows = [at for at in range(len(lines)) if lines[at].startswith(f"{gpus[0]} ") and "27b" not in lines[at]]
     at = -1
     for word in first:
         later = [n for n in rows if word in lines[n] and n > at]
         assert later, (word, [lines[n][:160] for n in rows], times(tmp_path))
         at = later[0]
-    assert "--go-on" in lines[which(lines, "~8 ar")[0]] and "--go-on" not in lines[which(lines, "--profile")[0]]
-    last = ["dflash2@8,", "dspark@7,", "32d/cuda,ar", "16 24", "--noise", "bench_commit", "bench_native", "forced.py"]
+    assert "--go-on" in lines[which(lines, "n7~8")[0]] and "--go-on" not in lines[which(lines, "--profile")[0]]
+    last = ["dflash2@8,", "dspark@7,", "32d/cuda,", "16 24", "--noise", "hybrid/tree-sibling", "hybrid/tree-stale"]
+    last += ["bench_commit", "bench_native", "forced.py", "judge sibling", "judge stale"]
     found = [max(which(lines, word, *([] if "bench" in word else ["27b"]))) for word in last]
     assert found == sorted(found)
+    for name, script, system in (("core", "h200", "+32n7 "), ("hybrid", "hybrid", "+32n7/cuda ")):
+        served = [line for line in lines if f"{script}.py" in line and "--patched" in line]
+        assert len(served) == {"core": 1, "hybrid": 2}[name]
+        assert all(f"dflash2@8{system}--patched {tmp_path}/state/wt/{name}/tree-" in line for line in served)
+        assert all("--out" in line and line.split("--out ")[1].startswith(f"{tmp_path}/out/tree-") for line in served)
     other = [line for line in lines if "27b" in line and not line.startswith(f"{gpus[-1]} ")]
     assert not other
     assert {line.split()[0] for line in lines if "h200.py" in line or "robust.py" in line} == {gpus[0]}
@@ -167,8 +176,34 @@ def test_what_fails_or_is_not_there_stops_only_what_needs_it(tmp_path: Path) -> 
         "tree-27b: left out, no " in times(tmp_path) and not which(lines, "hybrid.py") and which(lines, "bench_native")
     )
     assert "tree-8b: rc 1" in times(tmp_path), "an engine that did not start is no table"
+    assert "tree-8b-sibling: rc 1" in times(tmp_path)
     _, lines, _ = called(tmp_path, "0", "1")
     assert which(lines, "--profile") and not which(lines, "robust.py")
+    assert which(lines, "plant sibling") and which(lines, "judge sibling")
+
+
+def test_a_fault_that_forcing_lets_pass_is_a_job_that_failed(tmp_path: Path) -> None:
+    laid_out(tmp_path)
+    _, lines, _ = called(tmp_path, "0", "1", BROKEN="judge")
+    names = ("tree-8b-sibling", "tree-27b-sibling", "tree-27b-stale")
+    for name in names:
+        assert f"{name}: rc 0" in times(tmp_path) and f"{name}-forced: rc 1" in times(tmp_path)
+    assert which(lines, "bench_native"), "it stops nothing else"
+    _, lines, _ = called(tmp_path, "forced")
+    judged = [line for line in lines if "faults.py judge" in line]
+    assert len(judged) == 3 and not which(lines, "forced_texts.py"), "only what failed is judged again"
+    for name, core in zip(names, ("smollm2", "core/core", "core/core"), strict=True):
+        (line,) = (line for line in judged if f"/out/{name}/texts.json" in line)
+        honest = "tree-8b" if "8b" in name else "tree-27b"
+        assert f"--honest {tmp_path}/out/{honest}/texts.json --target {tmp_path}/state/{core} " in line
+    assert called(tmp_path, "forced")[1] == []
+
+
+def test_without_a_planted_fault_nothing_is_served(tmp_path: Path) -> None:
+    laid_out(tmp_path)
+    _, lines, _ = called(tmp_path, "0", "1", BROKEN="plant")
+    assert len(which(lines, "faults.py plant")) == 3 and not which(lines, "--patched")
+    assert "tree-27b-stale: rc 1" in times(tmp_path) and not which(lines, "faults.py judge")
 
 
 def test_nothing_begins_late(tmp_path: Path) -> None:
