@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-from h200 import MODES, NAME  # noqa: E402
+from h200 import MODES, NAME, W12  # noqa: E402
 
 from specpilot_cli.replay.builders.ngram import SHARE  # noqa: E402
 
@@ -55,7 +55,7 @@ class System(NamedTuple):
 def read(name: str) -> System | None:
     """None for a system without drafts, for one that verifies trees in some steps and chains in others, and for trees
     with more or fewer tokens of the request's own text than the replay's `ngram` has."""
-    found = NAME.fullmatch(name)
+    found = NAME.fullmatch(name.removesuffix(W12))  # packed weights give the same text
     if found is None or int(found["most"] or 0):
         return None
     block = int(found["block"])

@@ -4,11 +4,11 @@
 
 Systems: `ar`, `dflash2@8` (stock, block 8), `dflash2@8+32` (tree of 32 nodes), `dflash2@8+32d` (DDTree's choice),
 `dflash2@8+32b` (a beam's), `dflash2@8+32n7` (7 nodes from the request's own text at most; needs `--entries
-tree-ngram`), `dflash2@8+32~8` (chains where more than 8 requests run), `dspark@7` and so on. Without
---target a made-up model serves (`examples/05-sglang/ring.py`), whose text is known: the quickest way to see whether
-anything runs at all. All engines start at once and are timed one after the other; each is a
-process of its own, and what it says (a traceback too) stands in OUT/NAME.log. OUT/tree.json is rewritten as results
-come.
+tree-ngram`), `dflash2@8+32~8` (chains where more than 8 requests run), `dflash2@8+w12` and `dflash2@8+32n7+w12`
+(packed weights; `--entries tree-ngram w12-linear`), `dspark@7` and so on. Without --target a made-up model serves
+(`examples/05-sglang/ring.py`), whose text is known: the quickest way to see whether anything runs at all. All engines
+start at once and are timed one after the other; each is a process of its own, and what it says (a traceback too) stands
+in OUT/NAME.log. OUT/tree.json is rewritten as results come.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ NAME = re.compile(
     r"(?P<drafter>dflash2|dspark)@(?P<block>\d+)"
     r"(\+(?P<nodes>\d+)(?P<mode>[db]?)(n(?P<chain>\d+))?(~(?P<most>\d+))?)?"
 )
+W12 = "+w12"
+"""Ends the name of a system whose weights are packed while loading (`--entries ... w12-linear`)."""
 MODES = {"": "best-first", "d": "ddtree", "b": "beam"}
 
 
@@ -67,6 +69,8 @@ def settings(options: argparse.Namespace, system: str) -> dict[str, Any]:
     """Engine arguments of a system."""
     more = {key: json.loads(value) for key, _, value in (text.partition("=") for text in options.set)}
     made = {**BASE, "model_path": str(options.target), **more}
+    if system.endswith(W12):
+        system, made["quantization"] = system.removesuffix(W12), "w12"
     if system == "ar":
         return made
     found = NAME.fullmatch(system)

@@ -25,6 +25,7 @@ mkdir -p "$state/done" "$state/some" "$wt" "$out" ${SPECPILOT_SGLANG_CACHE:+"$SP
 nodes="--speculative-tree-nodes 32 --speculative-tree-ngram 7 --speculative-tree-max-requests 0"
 vary="speculative_num_draft_tokens $(echo speculative_tree_{beam,candidates,max_requests,mode,ngram,nodes})"
 entries_core="tree-ngram" entries_hybrid="tree-hybrid tree-ngram" # without a chain's flag a tree is tree-core's
+entries_packed="$entries_core w12-linear" entries_hybrid_packed="$entries_hybrid w12-linear"
 faults_hybrid="sibling stale" # of faults.py; the dense tree has the first
 
 note() { echo "$(date +%T) $*" >>"$out/times.txt"; }
@@ -82,7 +83,7 @@ export -f engines judge judge_fault faulty && export OUT=$out HERE=$here
 
 trees() {
   job tree-stock 60 python3 "$here/stock_here.py" "$wt/stock" || return
-  for name in core hybrid; do
+  for name in core hybrid packed hybrid_packed; do
     local entries=entries_$name
     job "tree-$name" 60 $SPECPILOT memory apply ${!entries} --stock "$wt/stock" --worktree "$wt/$name/tree" -o "$out/apply-$name.json" || return
   done
@@ -121,8 +122,9 @@ forced27b() {
 engine8b=(python3 "$here/h200.py" --entries $entries_core --work "$wt/core" --stock "$wt/stock" --target "$state/dense8b/target"
   --drafters "$state/dense8b" --prompts "$state/some" --requests 24 --new-tokens 128 --start-s 230 --limit-s 60
   --set mem_fraction_static=0.9 max_total_tokens=16384)
-engines8b() { # NAME SYSTEMS AND MORE...
-  job "$1" 420 engines "$1" "${engine8b[@]}" --out "$out/tree-8b" --widths 1 4 8 16 24 \
+engines8b() { # NAME SYSTEMS AND MORE...; TREE: another worktree
+  local entries=entries_${TREE:-core}
+  job "$1" 420 engines "$1" "${engine8b[@]}" --entries ${!entries} --work "$wt/${TREE:-core}" --out "$out/tree-8b" --widths 1 4 8 16 24 \
     $([ ! -f "$out/tree-8b/tree.json" ] || echo --go-on) --systems "${@:2}"
 }
 fault8b() { # untimed, in the batch of 24 whose texts are the table's `together`
@@ -164,6 +166,7 @@ dense8b() {
   job tree-robust 300 python3 "$here/robust.py" --out "$out/tree-robust" --entries $entries_core --work "$wt/core" --stock "$wt/stock" --target "$state/smollm2" \
     --drafters "$state/drafters" --prompts "$state/prompts" --system dflash2@8+32n7 --limit-s 260
   gate8b dspark
+  TREE=packed engines8b tree-8b-w12 ar ar+w12 dflash2@8+w12 dflash2@8+32n7+w12 dspark@7+32n7+w12
   engines8b tree-8b-more dflash2@8+32 dspark@7+32 dflash2@8+32b 'dflash2@8+32n7~8' dflash2@8+63
   compared tree-8b-more-compare
   fault8b
@@ -175,9 +178,10 @@ serving27b() { # REQUESTS: the command, with pools for so many; a chain's hold 1
     --drafters "$big/hyb27b" --prompts "$held" --devices "$CUDA_VISIBLE_DEVICES" --new-tokens 128 --start-s 230 --limit-s 90 --last-s 900
     --set max_running_requests="$1" cuda_graph_max_bs_decode="$1" mem_fraction_static=0.94 max_total_tokens=$(($1 * 640)))
 }
-engines27b() { # NAME SECONDS WIDTHS REQUESTS GROUPS...
+engines27b() { # NAME SECONDS WIDTHS REQUESTS GROUPS...; TREE: another worktree
+  local entries=entries_${TREE:-hybrid}
   serving27b "$4"
-  job "$1" "$2" engines "$1" "${engine27b[@]}" --out "$out/tree-27b" --widths $3 --systems "${@:5}"
+  job "$1" "$2" engines "$1" "${engine27b[@]}" --entries ${!entries} --work "$wt/${TREE:-hybrid}" --out "$out/tree-27b" --widths $3 --systems "${@:5}"
 }
 faults27b() { # untimed, one after the other
   local fault
@@ -199,6 +203,7 @@ hybrid27b() {
   engines27b tree-27b-dflash2 320 "1 4 8" 8 dflash2@8,dflash2@8+32n7/cuda
   engines27b tree-27b-dspark 320 "1 4 8" 8 dspark@7,dspark@7+32n7/cuda
   engines27b tree-27b-ddtree 360 "1 4 8 24" 24 dflash2@8+32d/cuda,dflash2@8+32/cuda
+  TREE=hybrid_packed engines27b tree-27b-w12 420 "1 4 8" 8 dflash2@8+32n7+w12/cuda,ar+w12 ar
   engines27b tree-27b-wide 600 "16 24" 24 dflash2@8+32n7/cuda,dspark@7+32n7/cuda dflash2@8 dspark@7
   gate27b
   faults27b
@@ -214,13 +219,15 @@ prepare | [0-9]*) importable && trees || exit ;;&
 prepare)
   [ ! -d "$state/prompts" ] || requests8b
   [ ! -f "$held" ] || requests27b
-  for tree in "$wt/stock" "$wt"/{core,hybrid}/tree; do # bytecode; engines write none, so that each would compile it again
+  for tree in "$wt/stock" "$wt"/{core,hybrid,packed,hybrid_packed}/tree; do # bytecode; engines write none, so that each would compile it again
     PYTHONPATH=$tree:$PYTHONPATH PYTHONPYCACHEPREFIX=$state/pyc job "tree-bytecode-$(basename "${tree%/tree}")" 150 env -u PYTHONDONTWRITEBYTECODE \
       python3 -c "import sglang.launch_server, sglang.srt.managers.scheduler, sglang.srt.models.registry, sglang.srt.entrypoints.http_server"
   done
   # the recurrent layers' CUDA C++, into the cache that engines use; needs a compiler and to see a GPU
   PYTHONPATH=$wt/hybrid/tree:$PYTHONPATH PYTHONDONTWRITEBYTECODE=1 job tree-gdn-built 200 python3 -c \
     "from sglang.srt.layers.attention.linear.gdn_commit.native import module_of; print(module_of(128))"
+  PYTHONPATH=$wt/packed/tree:$PYTHONPATH PYTHONDONTWRITEBYTECODE=1 job tree-w12-built 300 python3 -c \
+    "import torch; from sglang.srt.layers.quantization.w12 import ops; print(ops.make_ready(torch.cuda.current_device()))"
   ;;
 [0-9]*)
   [ ! -d "$state/pyc" ] || export PYTHONPYCACHEPREFIX=$state/pyc

@@ -38,7 +38,7 @@ def nvmlDeviceGetComputeRunningProcesses(index):  # one for as many readings of 
 """
 PYTHON = """#!/bin/bash
 case "$1 $2" in
--c*import\\ sglang* | -c*gdn_commit*) ;;
+-c*import\\ sglang* | -c*gdn_commit* | -c*quantization.w12*) ;;
 -c*) exec "$REAL" "$@" ;;
 esac
 line=$(echo "$CUDA_VISIBLE_DEVICES $* [$PYTHONPATH]" | tr '\\n' ' ')
@@ -104,8 +104,9 @@ def test_every_job_runs_once_in_the_order_of_its_worth(tmp_path: Path, gpus: lis
     laid_out(tmp_path)
     code, lines, said = called(tmp_path, "prepare")
     assert code == 0, said
-    assert [len(which(lines, *words)) for words in (["stock_here"], ["memory apply"], ["request_sets"])] == [1, 2, 2]
-    assert len(which(lines, "import sglang")) == 3 and len(which(lines, "gdn_commit")) == 1
+    assert [len(which(lines, *words)) for words in (["stock_here"], ["memory apply"], ["request_sets"])] == [1, 4, 2]
+    assert len(which(lines, "import sglang")) == 5
+    assert len(which(lines, "gdn_commit")) == len(which(lines, "w12 import ops")) == 1
     assert len((tmp_path / "state" / "some" / "some.jsonl").read_text().splitlines()) == 6
     # the gates' pair-run fails here, on purpose; the others go on
     _, lines, said = called(tmp_path, *gpus)

@@ -1,4 +1,4 @@
-"""What is kept of requests' texts, from prompts, tree steps and stock's steps, and that its chains reach the verify pass."""
+"""What is kept of requests' texts (prompts, steps of trees, steps of stock), and that chains reach the verify pass."""
 
 from __future__ import annotations
 
