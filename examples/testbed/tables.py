@@ -27,6 +27,7 @@ BUILDERS = {
     "chain": "chain", "best-first": "best-first", "calibrated": "best-first, calibrated", "opt-tree": "OPT-Tree",
     "eagle2": "EAGLE-2", "beam": "beam of 4", "sequoia": "Sequoia", "ddtree": "DDTree",
     "ngram": "best-first with an n-gram chain",
+    "suffix": "best-first, chain behind the longest repeated end",
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class System(NamedTuple):
 
 def read(name: str) -> System | None:
     """None for a system without drafts, for one that verifies trees in some steps and chains in others, and for trees
-    with more or fewer tokens of the request's own text than the replay's `ngram` has."""
+    with more or fewer tokens of the request's own text than the replay's `suffix` has."""
     found = NAME.fullmatch(name.removesuffix(W12))  # packed weights give the same text
     if found is None or int(found["most"] or 0):
         return None
@@ -64,7 +64,7 @@ def read(name: str) -> System | None:
     if found["chain"]:
         if found["mode"] or int(found["chain"]) != min(nodes // SHARE, positions):
             return None
-        builder = "ngram"
+        builder = "suffix"
     return System(found["drafter"], positions, nodes, builder)
 
 

@@ -13,6 +13,7 @@
 #
 #   WAIT   seconds to wait for the testbed's jobs on the same GPU, where its script still runs (0)
 #   UNTIL  seconds after the start from which nothing new begins        GATE  seconds for each gate, forcing included (900)
+#   ONLY   names of jobs, behind prepare: the others are left out ("tree-deployments tree-gate-dflash2")
 #   SIZES BATCHES REQUESTS STARTS  of the 8B gates, as in gate.sh       IDLE  seconds that a gate waits for an empty GPU (60)
 #   SPECPILOT_SGLANG_PATH, SPECPILOT_SGLANG_CACHE  of the gates' servers (PYTHONPATH as it is, ~/.cache/sglang)
 set -uo pipefail
@@ -29,9 +30,15 @@ entries_packed="$entries_core w12-linear" entries_hybrid_packed="$entries_hybrid
 faults_hybrid="sibling stale" # of faults.py; the dense tree has the first
 
 note() { echo "$(date +%T) $*" >>"$out/times.txt"; }
+wanted() { # NAMES...: whether ONLY leaves one of these in
+  local name
+  for name in "$@"; do case " ${ONLY:-$name} " in *" $name "*) return 0 ;; esac done
+  return 1
+}
 job() { # NAME SECONDS COMMAND...
   local name=$1 limit=$2 code=0 begun=$SECONDS
   [ ! -f "$state/done/$name" ] || [ "$(cat "$state/done/$name")" != 0 ] || return 0
+  wanted "$name" || return
   [ "$SECONDS" -lt "${UNTIL:-1000000}" ] || { note "$name: left out, $SECONDS s after the start" && return 1; }
   rm -f "$state/done/$name"
   # between the two signals a program ends the engines that it started, and is waited for
@@ -99,7 +106,7 @@ deployments() { # NAME FOLDER ARGUMENTS...
 }
 gate() { # NAME TREE DEPLOYMENT SETTINGS...: of gate.sh, whose deadline comes before the job's, so that it ends its servers
   [ "$(cat "$state/done/$1" 2>/dev/null)" != 0 ] || return 0
-  idle "$1" || return
+  wanted "$1" && idle "$1" || return
   job "$1" $((${GATE:-900} + 60)) env STOCK="$wt/stock" CANDIDATE="$2" DEPLOYMENT="$state/deployments/$3" VARY="$vary" ORDER=AB WITHIN="${GATE:-900}" \
     "${@:4}" bash "$here/gate.sh" "$out/$1"
 }
@@ -135,7 +142,7 @@ lattices() { # NAME ROWS: on the same prompts, 20 s of the GPU
     --out "$state/lattices-some/$1" --rows "$2" --new-tokens 128
 }
 replay() { # NAME
-  OMP_NUM_THREADS=4 job "tree-replay-$1" 150 nice $SPECPILOT replay "$state/lattices-some/$1" -b chain,best-first,ddtree,beam,ngram -n 32,48,63 \
+  OMP_NUM_THREADS=4 job "tree-replay-$1" 150 nice $SPECPILOT replay "$state/lattices-some/$1" -b chain,best-first,ddtree,beam,ngram,suffix -n 32,48,63 \
     -o "$out/tree-8b-replay-$1.json"
 }
 compared() { # NAME: the tables are its log; rc 1 says that a tau is not the replay's
@@ -209,7 +216,7 @@ hybrid27b() {
   faults27b
 }
 kernels() { # nothing else on the GPU
-  idle tree-gdn || return
+  wanted tree-gdn-commit tree-gdn-verify && idle tree-gdn || return
   job tree-gdn-commit 90 python3 "$here/../../kernels/gdn_tree/bench_commit.py" --out "$out/gdn-commit-forms.json"
   job tree-gdn-verify 120 python3 "$here/../../kernels/gdn_tree/bench_native.py" --few --repeats 20 --sizes 1x32,8x32,24x32 --out "$out/gdn-native.json"
 }

@@ -189,7 +189,7 @@ def record_differences(seed: int, device: str, made_by: Graft) -> list[str]:
     return [] if torch.equal(made.cpu(), expected) else [f"record, seed {seed}"]
 
 
-FEW: list[Size] = [(12, 12, 5), (12, 9, 9), (4, 32, 8), (2, 63, 15)]
+FEW: list[Size] = [(12, 12, 5), (12, 9, 9), (12, 20, 6), (4, 32, 8), (2, 63, 15)]
 MORE: list[Size] = [
     (1, 1, 1), (2, 3, 3), (9, 8, 8), (5, 15, 3), (24, 16, 4), (16, 31, 7), (64, 32, 8), (16, 33, 5), (9, 63, 63),
     (5, 64, 16), (3, 127, 31), (2, 192, 48), (2, 255, 63),

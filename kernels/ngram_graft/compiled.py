@@ -11,7 +11,7 @@ if __name__ == "__main__":
     mount()
 
 from cubin import HOPPER, compile_for, resources
-from specpilot_kernels.ngram_graft import graft, record
+from specpilot_kernels.ngram_graft import graft, record, reference
 from triton.backends.compiler import GPUTarget
 
 __all__ = ["compile_graft", "compile_record", "compile_search", "resources"]
@@ -23,7 +23,8 @@ SIZES = ((32, 8), (63, 15), (255, 63))
 
 def compile_search(stripes: int = 16, target: GPUTarget = HOPPER) -> Any:
     """The `search_kernel`, for texts whose rows begin at multiples of 16 tokens."""
-    constants = {"STRIPES": stripes, "BLOCK": graft.BLOCK}
+    found = {"LEAST": reference.LEAST, "MOST": reference.MOST, "PLACE_BITS": graft.PLACE_BITS}
+    constants = {"STRIPES": stripes, "BLOCK": graft.BLOCK} | found
     types = {"found": "*i32"} | TEXT
     return compile_for(graft.search_kernel, types, constants, graft.SEARCH_WARPS, target, even=("width", "pitch"))
 
@@ -39,6 +40,7 @@ def compile_graft(nodes: int, length: int, stripes: int = 16, target: GPUTarget 
         "LENGTH_POWER": graft.power_of_2(length),
         "COLUMNS": columns,
         "ROWS": min(graft.ROWS, columns),
+        "PLACE_BITS": graft.PLACE_BITS,
     }
     words = ("found", "parents", "tokens", "depths", "next_token", "next_sibling")
     types = dict.fromkeys(words, "*i32") | {"scores": "*fp32", "mask": "*i8"} | TEXT

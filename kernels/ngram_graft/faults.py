@@ -23,12 +23,19 @@ HERE = Path(__file__).resolve().parent
 Fault = tuple[str, str]
 
 IN_GRAFT: dict[str, Fault] = {
-    "reads behind the text": ("(place < end)\n", "(place < end + 4)\n"),
-    "counts the tail itself": ("(place < end)\n", "(place <= end)\n"),
+    "reads behind the text": ("fits = place < end\n", "fits = place < end + 4\n"),
+    "counts the tail itself": ("fits = place < end\n", "fits = place <= end\n"),
     "reads another request's text": ("+ tl.load(slots + request).to(tl.int64) * pitch", "+ request * pitch"),
-    "takes a lane's first place": ("tl.where(fits, place, latest)", "tl.where(fits & (latest < 0), place, latest)"),
-    "takes the first place of all": ("tl.max(latest, 0)", "tl.min(tl.where(latest < 0, 1 << 30, latest), 0)"),
-    "agrees in two tokens": ("fits & (tl.load(text + place - 2, mask=fits, other=0) == first)", "fits"),
+    "takes a lane's first place": ("tl.maximum(best, tl.where", "tl.where(best >= 0, best, tl.where"),
+    "takes the first place of all": ("tl.max(best, 0)", "tl.min(tl.where(best < 0, 1 << 30, best), 0)"),
+    "takes the latest place, not the longest": ("(agree << PLACE_BITS) + place", "(1 << PLACE_BITS) + place"),
+    "is content with one token": ("agree >= LEAST", "agree >= 1"),
+    "wants three tokens": ("agree >= LEAST", "agree > LEAST"),
+    "counts a seventh token": ("tl.static_range(1, MOST)", "tl.static_range(1, MOST + 1)"),
+    "counts a token behind one that differs": (
+        "fits = fits & (tl.load(text + place - back", "fits = (place >= back) & (tl.load(text + place - back",
+    ),
+    "looks for other tokens": ("tl.load(text + end - back, mask", "tl.load(text + end - back - 1, mask"),
     "reads one block a stripe": ("start += STRIPES * BLOCK", "start += end"),
     "stops the chain at the anchor": ("% (end - at)", "% (end - at + 1)"),
     "takes the anchor from the history": ("tl.where(place == end, anchor, told)", "told"),
@@ -65,9 +72,12 @@ FEW = (
     "hangs moved nodes on their old row", "writes behind the row",
 )  # fmt: skip
 IN_REFERENCE: dict[str, Fault] = {
-    "takes the first occurrence": ("places[-1] + GRAM", "places[0] + GRAM"),
-    "agrees in two tokens": ("for back in range(GRAM):", "for back in range(GRAM - 1):"),
-    "reads from the occurrence's last token": ("places[-1] + GRAM", "places[-1] + GRAM - 1"),
+    "takes the first occurrence": ("places[-1] + gram - 1", "places[0] + gram - 1"),
+    "agrees in one token less": ("for back in range(gram):", "for back in range(gram - 1):"),
+    "reads from the occurrence's last token": ("places[-1] + gram - 1", "places[-1] + gram - 2"),
+    "begins with the shortest": ("range(MOST, LEAST - 1, -1)", "range(LEAST, MOST + 1)"),
+    "counts a seventh token": ("range(MOST, LEAST", "range(MOST + 1, LEAST"),
+    "wants three tokens": ("range(MOST, LEAST - 1, -1)", "range(MOST, LEAST, -1)"),
     "keeps another node": ("made = tree[: most - len(tokens)]", "made = tree[: most - len(tokens) + 1]"),
     "adds what the tree has": ("if (at, token) not in slot:", "if True:"),
     "hangs moved nodes on their old slot": ("node._replace(parent=key[0])", "node"),

@@ -1,7 +1,7 @@
 """Put a chain from the request's own text into its draft tree: two launches, no host read, safe inside CUDA graphs.
 
-`search_kernel` looks for the last GRAM tokens in stripes of the text, many programs a request; `graft_kernel` takes the
-latest place they found, one program a request, and rewrites the tree where there is one.
+`search_kernel` looks for the end of the text in stripes of it, many programs a request; `graft_kernel` takes the place
+where most tokens agree, the latest of such, one program a request, and rewrites the tree where there is one.
 """
 
 from __future__ import annotations
@@ -21,33 +21,38 @@ MOST_STRIPES = 32
 ROWS = 16
 """Rows linked at a time."""
 MOST_NODES = 255
+PLACE_BITS = 24
+"""What the search leaves: how many tokens agree, and in so many bits the place."""
 
 
 @triton.jit
 def search_kernel(found, history, slots, prefix_lens, anchors, width, pitch, STRIPES: tl.constexpr,
-                  BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """found [B, STRIPES]: the latest place in the stripe at which an earlier occurrence ends, -1 for none.
+                  BLOCK: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr,
+                  PLACE_BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """found [B, STRIPES]: the best place in the stripe at which an earlier occurrence ends, -1 for none.
 
-    Stripe s has blocks s, s + STRIPES, ... of the text. GRAM is 3 here.
+    Stripe s has blocks s, s + STRIPES, ... of the text.
     """
     request, stripe = tl.program_id(0).to(tl.int64), tl.program_id(1)
     end = tl.minimum(tl.maximum(tl.load(prefix_lens + request), 0), width).to(tl.int32)  # place of the anchor
     text = history + tl.load(slots + request).to(tl.int64) * pitch
     last = tl.load(anchors + request).to(tl.int32)
-    second = tl.load(text + end - 1, mask=end >= 2, other=0)
-    first = tl.load(text + end - 2, mask=end >= 2, other=0)
-    latest = tl.full([BLOCK], -1, tl.int32)
+    best = tl.full([BLOCK], -1, tl.int32)
     start = stripe * BLOCK
     while start < end:
         place = start + tl.arange(0, BLOCK)
         # few places have the last token, and only their neighbours are read
-        fits = (place >= 2) & (place < end)
+        fits = place < end
         fits = fits & (tl.load(text + place, mask=fits, other=0) == last)
-        fits = fits & (tl.load(text + place - 1, mask=fits, other=0) == second)
-        fits = fits & (tl.load(text + place - 2, mask=fits, other=0) == first)
-        latest = tl.where(fits, place, latest)
+        agree = fits.to(tl.int32)
+        for back in tl.static_range(1, MOST):
+            told = tl.load(text + end - back, mask=end >= back, other=0)
+            fits = fits & (place >= back)
+            fits = fits & (tl.load(text + place - back, mask=fits, other=0) == told)
+            agree += fits.to(tl.int32)
+        best = tl.maximum(best, tl.where(agree >= LEAST, (agree << PLACE_BITS) + place, -1))
         start += STRIPES * BLOCK
-    tl.store(found + request * STRIPES + stripe, tl.max(latest, 0))
+    tl.store(found + request * STRIPES + stripe, tl.max(best, 0))
 
 
 @triton.jit
@@ -61,12 +66,12 @@ def chain_token(text, anchor, at, end, step, mask):  # type: ignore[no-untyped-d
 @triton.jit
 def graft_kernel(found, history, slots, prefix_lens, anchors, parents, tokens, depths, scores, next_token,
                  next_sibling, mask, width, pitch, STRIPES: tl.constexpr, STRIPES_POWER: tl.constexpr, N: tl.constexpr,
-                 LENGTH: tl.constexpr, LENGTH_POWER: tl.constexpr, COLUMNS: tl.constexpr,
-                 ROWS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                 LENGTH: tl.constexpr, LENGTH_POWER: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+                 PLACE_BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """One request a program; row 0 is the anchor, row i + 1 node i. Nothing is written where no place was found."""
     request = tl.program_id(0).to(tl.int64)
     stripe = tl.arange(0, STRIPES_POWER)
-    at = tl.max(tl.load(found + request * STRIPES + stripe, mask=stripe < STRIPES, other=-1), 0)
+    best = tl.max(tl.load(found + request * STRIPES + stripe, mask=stripe < STRIPES, other=-1), 0)
     # asked for before the first answer is there: what a request without a chain reads too much costs it no time
     end = tl.minimum(tl.maximum(tl.load(prefix_lens + request), 0), width).to(tl.int32)
     text = history + tl.load(slots + request).to(tl.int64) * pitch
@@ -81,7 +86,8 @@ def graft_kernel(found, history, slots, prefix_lens, anchors, parents, tokens, d
     token = tl.load(tokens + row - 1, mask=node, other=0)
     depth = tl.load(depths + row - 1, mask=node, other=0)
     score = tl.load(scores + row - 1, mask=node, other=0.0)
-    if at >= 0:
+    if best >= 0:
+        at = best & ((1 << PLACE_BITS) - 1)
         size = rearrange(parents, tokens, depths, scores, above, token, depth, score, text, anchor, at, end, N, LENGTH,
                          LENGTH_POWER, COLUMNS)  # fmt: skip
         tl.debug_barrier()  # from here on the new parents are read
@@ -177,9 +183,10 @@ def graft(
     anchors: torch.Tensor,
     length: int,
 ) -> None:
-    """Where a request's last three tokens stand earlier in its text, put what followed them into its tree, in place.
+    """Where a request's last tokens stand earlier in its text, put what followed them into its tree, in place.
 
-    The text is history[slot, :prefix_len] and the anchor. The chain has `length` tokens and takes the place of the
+    The text is history[slot, :prefix_len] and the anchor. Two tokens have to agree; the place where most do counts (six
+    and more are as good), of equal ones the latest. The chain has `length` tokens and takes the place of the
     tree's last nodes; what the tree has of it is not added, and the room left goes to those nodes, in their order.
     Elsewhere the tree stays as it is. Tokens of the text must be tokens of the model: they are drafted as they are.
 
@@ -198,6 +205,8 @@ def graft(
     if not 1 <= nodes <= MOST_NODES or not 0 <= length <= nodes:
         raise ValueError(f"up to {MOST_NODES} nodes and a chain of at most as many, not {nodes} and {length}")
     check_history(history)
+    if history.shape[1] >= 1 << PLACE_BITS:
+        raise ValueError(f"history must have fewer than {1 << PLACE_BITS} places a row, not {history.shape[1]}")
     wanted = {name: (getattr(tree, name), torch.int32, (batch, nodes)) for name in ("parents", "tokens", "depths")}
     wanted |= {
         "scores": (tree.scores, torch.float32, (batch, nodes)),
@@ -246,12 +255,13 @@ def launch(
     stripes = stripes or stripes_of(width)
     found = torch.empty(batch, stripes, dtype=torch.int32, device=history.device)
     search_kernel[(batch, stripes)](
-        found, *text, width, history.stride(0), STRIPES=stripes, BLOCK=block, num_warps=SEARCH_WARPS
-    )
+        found, *text, width, history.stride(0), STRIPES=stripes, BLOCK=block, LEAST=reference.LEAST,
+        MOST=reference.MOST, PLACE_BITS=PLACE_BITS, num_warps=SEARCH_WARPS,
+    )  # fmt: skip
     columns = power_of_2(nodes + 1)
     graft_kernel[(batch,)](
         found, *text, tree.parents, tree.tokens, tree.depths, tree.scores, tree.next_token, tree.next_sibling,
         tree.mask.view(torch.int8), width, history.stride(0), STRIPES=stripes, STRIPES_POWER=power_of_2(stripes),
         N=nodes, LENGTH=length, LENGTH_POWER=power_of_2(length), COLUMNS=columns, ROWS=min(rows, columns),
-        num_warps=warps or warps_of(nodes),
+        PLACE_BITS=PLACE_BITS, num_warps=warps or warps_of(nodes),
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """The contract, plainly: what both ops do, request by request, in Python. On a CPU tensor this is what runs.
 
-The chain: the latest earlier occurrence of the last GRAM tokens, and what followed it. The graft: the tree's first
-N - m nodes, the chain's m nodes where the tree has not got them, then the tree's other nodes, in order, while there is
-room. Trees are `best_first_select.op.Tree`s: nodes in order, parents before children, no two children of one node with
-the same token, empty slots last.
+The chain: what followed the longest end of the text, MOST to LEAST tokens, that stands in it before, the latest time.
+The graft: the tree's first N - m nodes, the chain's m nodes where the tree has not got them, then the tree's other
+nodes, in order, while there is room. Trees are `best_first_select.op.Tree`s: nodes in order, parents before children,
+no two children of one node with the same token, empty slots last.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-GRAM = 3
-"""Tokens that have to agree: the anchor and the two in front of it."""
+LEAST, MOST = 2, 6
+"""Tokens that have to agree at least, the anchor the last of them; beyond MOST more do not count."""
 EMPTY, ROOT, NONE = -2, -1, -1
 
 
@@ -44,22 +44,29 @@ def record(
 
 
 def chain(before: torch.Tensor, anchor: int, length: int) -> list[int]:
-    """The `length` tokens proposed behind the anchor; none where the last GRAM tokens were not seen before.
+    """The `length` tokens proposed behind the anchor; none where the last LEAST tokens were not seen before.
 
     before: `[t]` integers, the text in front of the anchor. Behind its end the chain goes on as a loop.
     """
     text = torch.cat([before.long(), before.new_tensor([anchor], dtype=torch.int64)])
-    end = len(before)  # place of the anchor
-    if end < GRAM:
-        return []
-    same = torch.ones(end - GRAM + 1, dtype=torch.bool)  # by the occurrence's last place, from GRAM - 1 to end - 1
-    for back in range(GRAM):
-        same &= text[GRAM - 1 - back : end - back] == text[end - back]
+    for gram in range(MOST, LEAST - 1, -1):
+        at = latest(text, gram)
+        if at is not None:
+            period = text[at + 1 :].tolist()
+            return [period[j % len(period)] for j in range(length)]
+    return []
+
+
+def latest(text: torch.Tensor, gram: int) -> int | None:
+    """Where the last `gram` tokens end for the last time before the end."""
+    end = len(text) - 1
+    if end < gram:
+        return None
+    same = torch.ones(end - gram + 1, dtype=torch.bool)  # by the occurrence's last place, from gram - 1 to end - 1
+    for back in range(gram):
+        same &= text[gram - 1 - back : end - back] == text[end - back]
     places = same.nonzero().view(-1).tolist()
-    if not places:
-        return []
-    period = text[places[-1] + GRAM :].tolist()
-    return [period[j % len(period)] for j in range(length)]
+    return places[-1] + gram - 1 if places else None
 
 
 def grafted(tree: list[Node], tokens: list[int], most: int) -> list[Node]:

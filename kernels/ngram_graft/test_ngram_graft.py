@@ -52,7 +52,7 @@ def recorded(seed: int, positions: int, width: int, tokens: int, length: int) ->
     anchor = np.array([texts[r].tokens[1 + o] for r, o in zip(request, offset, strict=True)], dtype=np.int32)
     continuation = np.full((count, positions + 1), UNKNOWN, dtype=np.int32)
     steps = Steps(texts, request, offset, anchor, ids, scores[:, :, 0], scores, continuation, nothing, nothing)
-    chains = ngram.chains(steps, length)
+    chains = ngram.chains(steps, length, ngram.SUFFIX)
     for s in range(count):
         for d in range(min(rng.integers(0, length + 3), length, positions)):
             if chains[s, d] != UNKNOWN and chains[s, d] not in ids[s, d]:
@@ -95,7 +95,11 @@ def compared(plain: ModuleType, seed: int, size: tuple[int, int, int, int]) -> I
     length = fixed or min(nodes // ngram.SHARE, positions)
     steps = recorded(seed, positions, width, 30, length)
     trees = best_first.best_first(steps, nodes)
-    expected = ngram.graft(trees, ngram.chains(steps, length), nodes) if fixed else ngram.ngram_grafted(steps, nodes)
+    expected = (
+        ngram.graft(trees, ngram.chains(steps, length, ngram.SUFFIX), nodes)
+        if fixed
+        else ngram.suffix_grafted(steps, nodes)
+    )
     check(expected)
     made = batch_of(trees)
     history = torch.from_numpy(np.stack([text.tokens for text in steps.texts]))
@@ -122,7 +126,7 @@ def test_the_replays_trees_are_of_every_kind() -> None:
         nodes, positions, width, fixed = size
         length = fixed or min(nodes // ngram.SHARE, positions)
         steps = recorded(0, positions, width, 30, length)
-        trees, chains = best_first.best_first(steps, nodes), ngram.chains(steps, length)
+        trees, chains = best_first.best_first(steps, nodes), ngram.chains(steps, length, ngram.SUFFIX)
         for s in range(len(steps)):
             own = [
                 (int(p), int(t)) for p, t in zip(trees.parents[s], trees.tokens[s], strict=True) if p != EMPTY
@@ -170,7 +174,12 @@ def test_the_chain_by_hand() -> None:
     assert of(1, 2, 3, 8, 1, 2, 3, 9, 1, 2, 3, length=2) == [9, 1]  # the latest
     assert of(5, 5, 5, 5) == [5, 5, 5, 5]  # they may overlap
     assert of(1, 2, 3, 1, 2, 3) == [1, 2, 3, 1]
-    assert of(5, 5, 5) == of(1, 2, 3, 4) == of(7) == of(7, 7) == of(0, 2, 3, 1, 2, 3) == []
+    assert of(0, 2, 3, 1, 2, 3) == [1, 2, 3, 1]  # two tokens are enough
+    assert of(1, 2, 3, 8, 2, 3, 9, 1, 2, 3) == [8, 2, 3, 9]  # the longer end, though it stands further back
+    assert of(0, 1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3, 4, 5, 6, 8, 0, 1, 2, 3, 4, 5, 6, length=1) == [
+        8
+    ]  # beyond six: the latest
+    assert of(1, 2, 3, 4) == of(7) == of(7, 7) == of(3, 5, 3) == []
 
 
 @pytest.mark.parametrize(("plan", "trees"), [("few", 80), pytest.param("cpu", 1200, marks=pytest.mark.slow)])
@@ -181,7 +190,7 @@ def test_equal_to_the_reference_in_the_interpreter(plan: str, trees: int) -> Non
     assert int(done.stdout.split()[2]) > 0.4 * trees, done.stdout
 
 
-@pytest.mark.parametrize(("which", "count"), [("few", 6), pytest.param("all", 31, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("which", "count"), [("few", 6), pytest.param("all", 36, marks=pytest.mark.slow)])
 def test_planted_faults_of_the_kernels_are_seen(which: str, count: int) -> None:
     done = run("faults.py", which)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -109,8 +109,8 @@ def test_a_measurement_against_a_replay(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "replay.json").write_text(json.dumps({"body": {"curves": curves}}))
     assert compare.read("dspark@7+32b") == ("dspark", 7, 32, "beam") and compare.read("ar") is None
     assert compare.read("dspark@7+32~8") is None, "its steps are of two kinds"
-    assert compare.read("dflash2@8+32n7") == ("dflash2", 7, 32, "ngram")
-    assert compare.read("dspark@16+32n8") == ("dspark", 16, 32, "ngram")
+    assert compare.read("dflash2@8+32n7") == ("dflash2", 7, 32, "suffix")
+    assert compare.read("dspark@16+32n8") == ("dspark", 16, 32, "suffix")
     assert compare.read("dspark@7+w12") == ("dspark", 7, 7, "chain")
     assert compare.read("dflash2@8+32d+w12") == ("dflash2", 7, 32, "ddtree") and compare.read("ar+w12") is None
     for other in ("dflash2@8+32n6", "dflash2@8+32dn7", "dspark@7+16n7"):

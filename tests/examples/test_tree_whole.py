@@ -169,6 +169,16 @@ def test_a_gate_waits_for_its_gpu_and_does_not_begin_on_a_busy_one(tmp_path: Pat
     assert "tree-gate-dflash2: not begun, GPU 0 has processes [77]" in times(tmp_path)
 
 
+def test_only_what_is_asked_for(tmp_path: Path) -> None:
+    laid_out(tmp_path)
+    assert called(tmp_path, "prepare")[0] == 0
+    _, lines, _ = called(tmp_path, "0", "1", ONLY="tree-deployments tree-gate-dflash2", BUSY="1" * 99)
+    assert which(lines, "deployments.py") and which(lines, "standin-dense8b", "--noise")
+    assert len(lines) == 2 and "not begun" not in times(tmp_path), "nobody waits for the other GPU"
+    _, lines, _ = called(tmp_path, "0", "1")
+    assert which(lines, "h200.py") and which(lines, "hybrid.py") and not which(lines, "deployments.py", "dense8b")
+
+
 def test_what_fails_or_is_not_there_stops_only_what_needs_it(tmp_path: Path) -> None:
     laid_out(tmp_path)
     (tmp_path / "state" / "held-ids.json").unlink()

@@ -76,6 +76,9 @@ def test_the_ngram_chain_equals_its_reference(seed: int, nodes: int) -> None:
     trees = ngram.ngram_grafted(steps, nodes)
     check(trees)
     assert listed(trees, "tokens") == ngram.reference(steps, nodes)
+    longest = ngram.suffix_grafted(steps, nodes)
+    check(longest)
+    assert listed(longest, "tokens") == ngram.reference(steps, nodes, ngram.SUFFIX)
 
 
 @pytest.mark.parametrize("name", [n for n in registry.NAMES if n != registry.ORACLE])
@@ -120,7 +123,7 @@ def test_blocks_of_steps_do_not_matter() -> None:
 
 def test_no_steps_give_no_trees() -> None:
     none = random_steps(2, 3, 3, 1).take(slice(0, 0))
-    for name in ("chain", "best-first", "eagle2", "opt-tree", "beam", "ngram"):
+    for name in ("chain", "best-first", "eagle2", "opt-tree", "beam", "ngram", "suffix"):
         build = registry.builder(name).build
         assert build is not None
         assert len(build(none, 4)) == 0

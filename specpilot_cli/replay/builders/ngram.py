@@ -1,7 +1,9 @@
 """A chain from the request's own text, grafted on a tree: after an n-gram that was seen before, what followed it then.
 
 (The paper's EAGLE-3 deployment attaches an n-gram chain to the drafter's tree, section 5.4.) The chain may leave the
-lattice: its nodes then have rank -1 and only a token.
+lattice: its nodes then have rank -1 and only a token. Two ways to look: for the last three tokens (`ngram`), and for
+the longest end of the text, from six tokens down to two, that stands in it before (`suffix`, as the memory entry
+`tree-ngram` does).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from specpilot_cli.replay.builders.best_first import reference as best_first_ref
 from specpilot_cli.replay.steps import UNKNOWN, Bools, Ints, Steps
 from specpilot_cli.replay.trees import EMPTY, ROOT, Trees
 
-GRAM = 3
+GRAM = (3,)
+SUFFIX = (6, 5, 4, 3, 2)
+"""Lengths that are looked for, the first that is found counts."""
 SHARE = 4
 """One node in so many is the chain's, where there is one."""
 
@@ -24,11 +28,22 @@ def ngram_grafted(steps: Steps, nodes: int) -> Trees:
 
     Where no n-gram was seen before, and for what agreement leaves over, the tree has its own next best nodes.
     """
-    return graft(best_first(steps, nodes), chains(steps, min(nodes // SHARE, steps.positions)), nodes)
+    return _grafted(steps, nodes, GRAM)
 
 
-def chains(steps: Steps, length: int, gram: int = GRAM) -> Ints:
-    """[S, length] Tokens that followed the latest earlier occurrence of the last `gram` tokens; UNKNOWN behind them.
+def suffix_grafted(steps: Steps, nodes: int) -> Trees:
+    """The same with the longest end of the text that was seen before."""
+    return _grafted(steps, nodes, SUFFIX)
+
+
+def _grafted(steps: Steps, nodes: int, grams: tuple[int, ...]) -> Trees:
+    return graft(best_first(steps, nodes), chains(steps, min(nodes // SHARE, steps.positions), grams), nodes)
+
+
+def chains(steps: Steps, length: int, grams: tuple[int, ...] = GRAM) -> Ints:
+    """[S, length] Tokens that followed the latest earlier occurrence of the last tokens; UNKNOWN where there is none.
+
+    grams: how many tokens have to agree, in the order in which they are looked for.
 
     Only text up to the anchor is read: at run time there is no more. Where it ends, the chain goes on as a loop.
     """
@@ -36,39 +51,48 @@ def chains(steps: Steps, length: int, gram: int = GRAM) -> Ints:
     for index, text in enumerate(steps.texts):
         low, high = np.searchsorted(steps.request, [index, index + 1])
         ends = text.prompt_tokens + steps.offset[low:high]  # place of the anchor
-        found[low:high] = _chains_in(text.tokens, ends, length, gram)
+        found[low:high] = _chains_in(text.tokens, ends, length, grams)
     return found
 
 
-def _chains_in(tokens: Ints, ends: NDArray[np.int32], length: int, gram: int) -> Ints:
+def _chains_in(tokens: Ints, ends: NDArray[np.int32], length: int, grams: tuple[int, ...]) -> Ints:
     result = np.full((len(ends), length), UNKNOWN, dtype=np.int32)
     latest: dict[tuple[int, ...], int] = {}
-    listed, entered = tokens.tolist(), gram - 1
+    listed, entered = tokens.tolist(), 0
+
+    def ending(place: int) -> list[tuple[int, ...]]:
+        return [tuple(listed[place - gram + 1 : place + 1]) for gram in grams if place >= gram - 1]
+
     for row, end in enumerate(ends.tolist()):
         while entered < end:  # n-grams that end before the anchor
-            latest[tuple(listed[entered - gram + 1 : entered + 1])] = entered
+            latest |= dict.fromkeys(ending(entered), entered)
             entered += 1
-        at = latest.get(tuple(listed[end - gram + 1 : end + 1])) if end >= gram - 1 else None
+        at = next((latest[tail] for tail in ending(end) if tail in latest), None)
         if at is not None:
             period = listed[at + 1 : end + 1]
             result[row] = (period * (length // len(period) + 1))[:length]
     return result
 
 
-def reference(steps: Steps, nodes: int, gram: int = GRAM) -> list[list[tuple[int, int]]]:
+def reference(steps: Steps, nodes: int, grams: tuple[int, ...] = GRAM) -> list[list[tuple[int, int]]]:
     """Plain: per step the (parent slot, token) of each node."""
     length = min(nodes // SHARE, steps.positions)
     trees = []
     for s, listed in enumerate(best_first_reference(steps, nodes)):
         text = steps.texts[steps.request[s]]
         seen = text.tokens[: text.prompt_tokens + int(steps.offset[s]) + 1].tolist()
-        tail, chain = seen[-gram:], []
-        for end in range(len(seen) - 2, gram - 2, -1):
-            if len(seen) >= gram and seen[end - gram + 1 : end + 1] == tail:
-                chain = [seen[end + 1 + j % (len(seen) - end - 1)] for j in range(length)]
-                break
+        end = next((end for gram in grams if (end := _before(seen, gram)) is not None), None)
+        chain = [] if end is None else [seen[end + 1 + j % (len(seen) - end - 1)] for j in range(length)]
         trees.append(_plain_graft(steps, s, listed, chain, nodes))
     return trees
+
+
+def _before(seen: list[int], gram: int) -> int | None:
+    """Where the last `gram` tokens end for the last time before the end."""
+    for end in range(len(seen) - 2, gram - 2, -1):
+        if len(seen) >= gram and seen[end - gram + 1 : end + 1] == seen[-gram:]:
+            return end
+    return None
 
 
 def _plain_graft(

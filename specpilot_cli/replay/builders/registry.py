@@ -43,6 +43,7 @@ _ALL = (
     Builder("opt-tree", "layers until one gains < 0.5 (OPT-Tree)", opt_tree.opt_tree),
     Builder("beam", "beam of 4, N best", beam.beam),
     Builder("ngram", "best-first with an n-gram chain", ngram.ngram_grafted),
+    Builder("suffix", "best-first, chain behind the longest repeated end", ngram.suffix_grafted),
     Builder("calibrated", "best-first, learned edge probabilities", fit=calibrated.fit),
 )
 ORACLE = "oracle"
