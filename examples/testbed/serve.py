@@ -4,9 +4,10 @@
 
 Each system is a process of its own with a time limit; FILE is rewritten after each measurement. With --together all
 engines start at once, on one GPU that has to hold them all, and take turns: all prompts of every set first (tau,
-texts), then --rounds times one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights of the same
-shape and measures one thing: --steps times in turn with SYSTEM, the time of a step where all requests run to the same
-length (`over_random`: the median of the ratios). tau = 1 + correct drafts / verify steps, from the engine's counters.
+texts), then steps, then --rounds times one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights
+of the same shape and measures one thing: --steps times in turn with SYSTEM, the time of a step where all requests run
+to the same length (`over_random`: the median of the ratios). With --after engines start while other jobs still use the
+GPU, and measure once those have ended. tau = 1 + correct drafts / verify steps, from the engine's counters.
 `same_as_ar` counts texts that are AR's token for token: at BF16 they may part at near-ties, which is for `forced.py`
 and `specpilot force-tokens` to judge, not for this script.
 """
@@ -56,6 +57,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start-s", type=float, default=240.0, help="limit for one system's start")
     parser.add_argument("--limit-s", type=float, default=150.0, help="limit for one measurement")
     parser.add_argument("--together", action="store_true", help="start all engines at once")
+    parser.add_argument(
+        "--after", type=Path, nargs="*", default=[], help="measure nothing before these files exist, --start-s at most"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="times that speed is measured")
     parser.add_argument("--steps", type=int, default=7, help="times that a step is measured beside random weights'")
     parser.add_argument(
@@ -182,6 +186,7 @@ class Bench:
         try:
             for system in systems:
                 self._ready(system, engines)
+            wait_for(self.options.after, self.options.start_s)
             self._in_turn([s for s in systems if not s.endswith(RANDOM)], engines)
             for system in list(engines):
                 self._say(system)
@@ -191,11 +196,11 @@ class Bench:
 
     def _in_turn(self, systems: list[str], engines: dict[str, Running]) -> None:
         words = [(system, "all") for system in systems]
-        for _ in range(self.options.rounds):
-            words += [(system, f"speed {width}") for width in self.options.widths for system in systems]
         twins = [(system, system + RANDOM) for system in systems if system + RANDOM in engines]
         for _ in range(self.options.steps):
             words += [(one, f"steps {width}") for width in self.options.widths for pair in twins for one in pair]
+        for _ in range(self.options.rounds):
+            words += [(system, f"speed {width}") for width in self.options.widths for system in systems]
         for system, asked in words:
             if system in engines:
                 self._take(system, engines, asked)
@@ -251,6 +256,16 @@ class Bench:
         taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()} | pooled(shown)
         speeds = {width: (line["tok_s"], line["step_ms"]) for width, line in shown.get("speed", {}).items()}
         print(system, taus, "tok/s and ms a step:", speeds, self.report["over_random"].get(system, ""), flush=True)
+
+
+def wait_for(files: list[Path], seconds: float) -> None:
+    """Until all of them are there; says which are not, and goes on, when it gets too late."""
+    until = time.monotonic() + seconds
+    while missing := [path for path in files if not path.exists()]:
+        if time.monotonic() > until:
+            print(f"late: {', '.join(map(str, missing))} not there; what is measured now may be disturbed", flush=True)
+            return
+        time.sleep(0.5)
 
 
 def over_random(systems: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -7,8 +7,8 @@
 #
 # The first GPU makes SmolLM2's texts and drafters, serves them, builds and serves the 8B stand-in; the second trains the
 # hybrid core and its drafters (and half of SmolLM2's texts), builds and serves the 27B stand-in (54 GB and its drafters, in
-# $BIG, which should be in memory; default $STATE). `python3` must find SGLang 0.5.20 and what `pip install
-# "specpilot[testbed]"` brings. Every job has a limit in seconds, a log in $OUT/NAME.log and a line in $OUT/times.txt; one
+# $BIG, which should be in memory; default $STATE); CHAINS="smollm2" or "hybrid_core" runs one of the two. `python3` must
+# find SGLang 0.5.20 and what `pip install "specpilot[testbed]"` brings. Every job has a limit in seconds, a log in $OUT/NAME.log and a line in $OUT/times.txt; one
 # that fails stops nothing but what needs it, and one that ended well is not run again.
 set -uo pipefail
 state=${STATE:-/tmp/tb} out=${OUT:?where results go} big=${BIG:-${STATE:-/tmp/tb}}
@@ -88,9 +88,9 @@ smollm2() {
   run dense8b-build 200 standin.py build standin-dense8b --core "$state/smollm2" --drafters "$state/drafters" --out "$state/dense8b" || return
   cp "$state"/smollm2/tokenizer*.json "$state/dense8b/target/"
   audit dense8b "$state/dense8b/target" &
-  # nothing else may run on this GPU while the stand-in is timed
-  for name in smollm2 lattices-dflash2 lattices-dspark; do await "$name" 400; done
-  serve dense8b 420 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds 3 \
+  # nothing else may run on this GPU while the stand-in is timed; its engines start meanwhile
+  serve dense8b 800 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds 3 --start-s 400 \
+    --after "$state"/done/{smollm2,lattices-dflash2,lattices-dspark} \
     --set max_total_tokens=12288 mem_fraction_static=0.93 --systems ar ar~random dflash2@8 dflash2@8~random dspark@7
   forced dense8b "$state/smollm2" "$state/prompts" &
 }
@@ -132,6 +132,8 @@ prepare) # WHEEL or GGUF, PROMPTS, TEXT
   ;;
 [0-9]*)
   gpus=$#
+  case " ${CHAINS:=smollm2 hybrid_core} " in *" smollm2 "*) ;; *) gpus=1 && smollm2() { :; } ;; esac
+  case " $CHAINS " in *" hybrid_core "*) ;; *) gpus=1 && hybrid_core() { :; } ;; esac
   # each chain waits for what it left behind: the script's own end knows nothing of a background shell's children
   if [ "$gpus" -gt 1 ]; then
     (export CUDA_VISIBLE_DEVICES=$1 && smollm2; wait) &

@@ -49,9 +49,12 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     argv += ["--start-s", "8", *(["--together"] if together else []), "--set", "page_size=2"]
     argv += ["--new-tokens", "4", "--rounds", "2", "--steps", "3", "--widths", "1", "2"]
     argv += ["--systems", "ar", "ar~random", "dflash2@8", "eagle3-chain@5", "dspark@7"]
+    argv += ["--after", str(tmp_path / "target"), *([str(tmp_path / "never")] if together else [])]
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "CHILD": str(tmp_path / "child")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+    late = next((line for line in done.stdout.splitlines() if line.startswith("late: ")), "")
+    assert (str(tmp_path / "never") in late) == together and str(tmp_path / "target") not in late
     report = json.loads((tmp_path / "r.json").read_text())
     systems, settings = report["systems"], report["settings"]
     assert systems["ar"]["sets"]["held"]["tau"] is None
@@ -73,11 +76,11 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     turns = [pid for pid, _ in itertools.groupby((tmp_path / "child-log").read_text().split())]
     four = list(dict.fromkeys(turns))
     assert len(four) == 4
-    if together:  # warm up; texts, then twice two widths of three in turn; three times two widths of AR and its twin
-        ar, twin = turns[-2:]
-        assert turns[-12:] == [ar, twin] * 6
-        some = turns[-13 - 15 + 1 : -12]
-        assert some == some[:3] * 5 and some[0] == ar and twin not in some
+    if together:  # warm up, texts of three, three times two widths of AR and its twin, twice two widths of three
+        three = turns[-3:]
+        assert turns[-12:] == three * 4
+        ar, twin = turns[-24:-22]
+        assert turns[-24:-12] == [ar, twin] * 6 and turns[-27:-24] == three and ar == three[0] and twin not in three
     else:
         assert turns == four, "an engine was measured while another was"
     child = int((tmp_path / "child").read_text())

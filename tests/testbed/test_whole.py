@@ -29,7 +29,7 @@ esac
 """
 
 
-def calls(folder: Path, gpus: list[str], broken: str = "") -> list[str]:
+def calls(folder: Path, gpus: list[str], broken: str = "", chains: str = "") -> list[str]:
     """Prepare, run; every call of python3 with the GPU that it saw."""
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "bin" / "python3").write_text(PYTHON)
@@ -39,6 +39,7 @@ def calls(folder: Path, gpus: list[str], broken: str = "") -> list[str]:
     (folder / "text").touch()
     made = {"STATE": folder / "state", "OUT": folder / "out", "CALLS": folder / "calls", "REAL": sys.executable}
     env = {**os.environ, **{k: str(v) for k, v in made.items()}, "BROKEN": broken}
+    env |= {"CHAINS": chains} if chains else {}
     env["PATH"] = f"{folder / 'bin'}:{env['PATH']}"
     (folder / "calls").write_text("")
     for words in (["prepare", "x.gguf", str(folder / "prompts"), str(folder / "text")], gpus):
@@ -63,8 +64,10 @@ def test_every_job_runs_once_behind_what_it_needs(tmp_path: Path, gpus: list[str
     )
     assert [line.split()[0] for line in lines if "serve.py" in line and "hyb27b" in line] == [gpus[-1]] * 3
     assert [line.split()[0] for line in lines if "dense8b.json" in line] == [gpus[0]]
-    timed = which(lines, "serve.py", "dense8b.json")[0]
-    assert max(*which(lines, "lattices.py"), *which(lines, "smollm2.json", "serve.py")) < timed, "they share its GPU"
+    (timed,) = (lines[at] for at in which(lines, "serve.py", "dense8b.json"))
+    waited = {Path(word).name for word in timed.partition("--after ")[2].split()[:3]}
+    assert waited == {"smollm2", "lattices-dflash2", "lattices-dspark"}, "they share its GPU"
+    assert waited <= {path.name for path in (tmp_path / "state" / "done").iterdir()}
     done = (tmp_path / "out" / "times.txt").read_text()
     assert done.count("rc 0") == done.count("\n") == len(list((tmp_path / "state" / "done").iterdir())) - 1
     assert not which(calls(tmp_path, gpus), ".py"), "what ended well is not run again"
@@ -76,3 +79,11 @@ def test_what_fails_stops_only_what_needs_it_and_is_run_again(tmp_path: Path) ->
     assert "core: rc 3" in (tmp_path / "out" / "times.txt").read_text()
     lines = calls(tmp_path, ["0", "1"])
     assert which(lines, "core.py") and which(lines, "hyb27b-few.json") and not which(lines, "dense8b.json")
+
+
+def test_one_chain_alone_writes_all_texts_itself(tmp_path: Path) -> None:
+    lines = calls(tmp_path, ["0", "1"], chains="smollm2")
+    assert which(lines, "--part 1/1") and which(lines, "dense8b.json") and not which(lines, "core.py")
+    lines = calls(tmp_path, ["3"], chains="hybrid_core")
+    assert which(lines, "hyb27b-few.json") and not which(lines, "train.py")
+    assert {line.split()[0] for line in lines if ".py" in line and "convert" not in line} == {"3"}
