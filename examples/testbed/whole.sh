@@ -89,7 +89,7 @@ smollm2() {
   cp "$state"/smollm2/tokenizer*.json "$state/dense8b/target/"
   audit dense8b "$state/dense8b/target" &
   # nothing else may run on this GPU while the stand-in is timed; its engines start meanwhile
-  serve dense8b 800 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds 3 --start-s 400 \
+  serve dense8b 800 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds "${ROUNDS:-3}" --start-s 400 \
     --after "$state"/done/{smollm2,lattices-dflash2,lattices-dspark} \
     --set max_total_tokens=12288 mem_fraction_static=0.93 --systems ar ar~random dflash2@8 dflash2@8~random dspark@7
   forced dense8b "$state/smollm2" "$state/prompts" &
