@@ -5,9 +5,9 @@
 Each system is a process of its own with a time limit; FILE is rewritten after each measurement. With --together all
 engines start at once, on one GPU that has to hold them all, and take turns: all prompts of every set first (tau,
 texts), then steps, then --rounds times one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights
-of the same shape and measures one thing: --steps times in turn with SYSTEM, the time of a step where all requests run
-to the same length (`over_random`: the median of the ratios). With --after engines start while other jobs still use the
-GPU, and measure once those have ended. tau = 1 + correct drafts / verify steps, from the engine's counters.
+of the same shape and measures one thing: --steps times in turn with SYSTEM, the time of a step where all requests
+take the same number of steps (`over_random`: the median of the ratios). With --after engines start while other jobs
+still use the GPU, and measure once those have ended. tau = 1 + correct drafts / verify steps, by the engine's counters.
 `same_as_ar` counts texts that are AR's token for token: at BF16 they may part at near-ties, which is for `forced.py`
 and `specpilot force-tokens` to judge, not for this script.
 """
@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
 
-from measure import Measurement, totals  # noqa: E402
+from measure import Measurement, steps_of, totals  # noqa: E402
 from running import Running, answering  # noqa: E402
 
 from specpilot_cli.engine.sglang.deep_gemm_standin import SWITCH, environment  # noqa: E402
@@ -40,8 +40,9 @@ BASE: dict[str, Any] = {
 SYSTEMS = ("ar", "dflash2@8", "dflash2@16", "dspark@7", "eagle3@5")
 WIDTHS = (1, 8, 24)
 """Requests at a time, where speed is measured."""
-STEP_TOKENS = 96
 """Also `eagle3-chain@N`: N drafts in a row instead of a tree of 16 nodes."""
+STEPS = (16, 64)
+"""Steps of the shorter and of the longer call whose difference is a step's time."""
 RANDOM = "~random"
 
 
@@ -127,6 +128,7 @@ class Served:
             raise SystemExit(f"{options.prompts}: {len(rows)} prompts are too few for {count} at a time (--widths).")
         import sglang
 
+        self.lengths: dict[tuple[int, int], list[int]] = {}
         self.engine = sglang.Engine(**settings(options, options.one))
         self.some = Measurement(self.engine, rows[:count], options.new_tokens, stops)
         self.some.generate(rows[:2], options.new_tokens)
@@ -145,13 +147,28 @@ class Served:
         return self.some.at(int(width))[1]
 
     def steps(self, width: str) -> dict[str, Any]:
-        """Milliseconds a step of so many requests, none of which ends before the others by its text."""
-        prompts = self.some.prompts[: int(width)]
-        _, first = self.some.generate(prompts, 1, whole=True)
-        answers, seconds = self.some.generate(prompts, STEP_TOKENS, whole=True)
-        meta = [answer["meta_info"] for answer in answers]
-        steps = max(m.get("spec_verify_ct") or m["completion_tokens"] - 1 for m in meta)
-        return {"steps": steps, "step_ms": round((seconds - first) / steps * 1e3, 4)}
+        """Milliseconds a step of so many requests, all of them busy: a longer call less a shorter one.
+
+        Both take about the same steps whatever is accepted, and what a call takes besides its steps is in both.
+        """
+        prompts, counts, seconds = self.some.prompts[: int(width)], [], []
+        for wanted in STEPS:
+            answers, took = self.some.generate(prompts, self._lengths(prompts, wanted), whole=True)
+            counts.append([steps_of(answer) for answer in answers])
+            seconds.append(took)
+        more = max(counts[1]) - max(counts[0])
+        if more <= 0:
+            raise RuntimeError(f"{max(counts[0])} steps in the shorter call, {max(counts[1])} in the longer")
+        ends = [[min(found), max(found)] for found in counts]
+        return {"steps": more, "step_ms": round((seconds[1] - seconds[0]) / more * 1e3, 4), "ends": ends}
+
+    def _lengths(self, prompts: list[list[int]], wanted: int) -> list[int]:
+        """Tokens that each request takes in so many steps, so that all end together; found by asking, once."""
+        found = self.lengths.setdefault((len(prompts), wanted), [wanted + 1] * len(prompts))
+        for _ in range(3 if found == [wanted + 1] * len(prompts) else 0):
+            answers, _ = self.some.generate(prompts, found, whole=True)
+            found[:] = [1 + max(1, round((n - 1) * wanted / steps_of(a))) for n, a in zip(found, answers, strict=True)]
+        return found
 
 
 def run_one(options: argparse.Namespace) -> None:

@@ -41,10 +41,12 @@ class Measurement:
     def __init__(self, engine: Any, prompts: list[list[int]], new_tokens: int, stops: list[int]) -> None:
         self.engine, self.prompts, self.new_tokens, self.stops = engine, prompts, new_tokens, stops
 
-    def generate(self, ids: list[list[int]], tokens: int, whole: bool = False) -> tuple[Answers, float]:
-        """Answers and seconds; whole: on behind the answer's end."""
-        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": whole}
-        sampling |= {} if whole else {"stop_token_ids": self.stops}
+    def generate(self, ids: list[list[int]], tokens: int | list[int], whole: bool = False) -> tuple[Answers, float]:
+        """Answers and seconds; tokens of all or of each; whole: on behind the answer's end."""
+        base: dict[str, Any] = {"temperature": 0, "ignore_eos": whole}
+        base |= {} if whole else {"stop_token_ids": self.stops}
+        each = [base | {"max_new_tokens": count} for count in (tokens if isinstance(tokens, list) else [tokens])]
+        sampling = each if isinstance(tokens, list) else each[0]
         begun = time.perf_counter()
         answers: Answers = self.engine.generate(input_ids=ids, sampling_params=sampling)
         return answers, time.perf_counter() - begun
@@ -59,7 +61,7 @@ class Measurement:
         answers, seconds = [a for part, _ in done for a in part], sum(s for _, s in done)
         found = counted(answers, seconds, firsts)
         # the requests of a group do not end together: its longest one says how many steps it took
-        steps = sum(max(_steps(answer) for answer in part) for part, _ in done)
+        steps = sum(max(steps_of(answer) for answer in part) for part, _ in done)
         found["step_ms"] = round((seconds - firsts) / steps * 1e3, 4)
         return answers, found
 
@@ -85,7 +87,7 @@ class Measurement:
         self.generate(self.prompts[:1], 32)
         first, _ = self.traced(folder / "first", 1)
         whole, answers = self.traced(folder / "whole", 96)
-        return per_step(whole, first, _steps(answers[0]))
+        return per_step(whole, first, steps_of(answers[0]))
 
     def traced(self, folder: Path, tokens: int) -> tuple[Sums, Answers]:
         """Kernels of one answer of so many tokens, the engine's profiler writing into `folder`."""
@@ -98,7 +100,7 @@ class Measurement:
         return kernels(folder), answers
 
 
-def _steps(answer: dict[str, Any]) -> int:
+def steps_of(answer: dict[str, Any]) -> int:
     """Steps of a request behind its first token."""
     meta = answer["meta_info"]
     return int(meta.get("spec_verify_ct") or meta["completion_tokens"] - 1)

@@ -14,7 +14,7 @@ sys.path.append(str(ROOT / "examples" / "testbed"))
 import tables  # noqa: E402
 
 SERVED = ROOT / "profiles" / "deployments" / "testbed"
-TRAINED = ROOT / "examples" / "testbed" / "results" / "h200-2026-11-30"
+TRAINED = ROOT / "examples" / "testbed" / "results"
 SETS = ("gsm8k", "humaneval", "mbpp", "mtbench")
 
 
@@ -52,9 +52,14 @@ def test_what_was_forced() -> None:
         assert found["large"] == 0 and found["mismatches"] > 0
 
 
-@pytest.mark.parametrize(("run", "prefix"), [("five-layers", ""), ("joint", "joint ")])
+@pytest.mark.parametrize(
+    ("run", "prefix"),
+    [("h200-2026-11-30/five-layers", ""), ("h200-2026-11-30/joint", "joint "), ("h200-2026-12-01", "one-GPU ")],
+)
 def test_what_the_plain_modules_accept(run: str, prefix: str) -> None:
-    found = json.loads((TRAINED / run / "evaluation.json").read_text())["tau"]
+    found = {}
+    for path in (TRAINED / run).glob("evaluation*.json"):
+        found |= json.loads(path.read_text())["tau"]
     readme = ROOT / "examples" / "testbed" / "README.md"
     labels = {
         "dflash2@8": "DFLASH2, block 8", "dflash2@16": "DFLASH2, block 16", "dspark@7": "DSPARK, block 7",
@@ -97,3 +102,25 @@ def test_what_the_whole_run_has_to_show() -> None:
         assert body["lattices"][0]["lattices"] >= 20_000
         found = {c["builder"]: {p["nodes"]: p["tau"] for p in c["points"]} for c in body["curves"]}
         assert found["best-first"][32] >= 1.3 * found["chain"][32]
+
+
+def test_what_the_run_on_one_gpu_shows() -> None:
+    folder, readme = SERVED / "smollm2-8b", (SERVED / "README.md").read_text(encoding="utf-8")
+    for part in tables.PARTS:
+        lines = part(folder)
+        assert len(lines) > 2 and "\n".join(lines) in readme, part.__name__
+    served = {model: tables.read(folder, model)["systems"] for model in ("smollm2", "dense8b")}
+    taus = {name: tables.pooled(found["sets"]) for name, found in served["smollm2"].items() if name != "ar"}
+    assert taus["dflash2@8"] >= 3.0 and taus["dspark@7"] >= 3.0 and taus["eagle3@5"] >= 2.0
+    apart = {name: tables.pooled(served["dense8b"][name]["sets"]) - taus[name] for name in ("dflash2@8", "dspark@7")}
+    assert {name: f"{value:+.3f}" for name, value in apart.items()} == {"dflash2@8": "+0.102", "dspark@7": "-0.078"}
+    beside = tables.read(folder, "dense8b")["over_random"]
+    assert all(round(abs(ratio - 1), 4) <= 0.015 for ratio in beside["ar"].values())
+    assert all(ratio < 0.97 for ratio in beside["dflash2@8"].values()), "the README says that it is not shown"
+    for model in served:
+        forced = tables.read(folder, f"{model}-forced")["systems"]
+        assert {found.get("verdict") for name, found in forced.items() if name != "ar"} == {"LOSSLESS"}
+    for drafter in ("dflash2", "dspark"):
+        body = tables.read(folder, f"replay-{drafter}")["body"]
+        found = {c["builder"]: {p["nodes"]: p["tau"] for p in c["points"]} for c in body["curves"]}
+        assert body["lattices"][0]["lattices"] >= 20_000 and found["best-first"][32] >= 1.3 * found["chain"][32]

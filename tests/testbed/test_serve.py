@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,22 @@ class Engine:
     def generate(self, input_ids, sampling_params):
         with open(os.environ["CHILD"] + "-log", "a") as log:  # appended whole: who is measured, in order
             print(os.getpid(), file=log)
-        time.sleep(0.01 * sampling_params["max_new_tokens"] * (2 if self.settings.get("load_format") else 1))
-        drafted = {"spec_verify_ct": 4, "spec_num_correct_drafts": 6}
-        drafted = drafted if "speculative_algorithm" in self.settings else {}
-        count = min(3, sampling_params["max_new_tokens"])
-        return [{"output_ids": ids[:3], "meta_info": {"completion_tokens": count, **drafted}} for ids in input_ids]
+        each = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(input_ids)
+        random, drafts = self.settings.get("load_format"), "speculative_algorithm" in self.settings
+        found = []
+        for number, (ids, sampling) in enumerate(zip(input_ids, each)):
+            asked = sampling["max_new_tokens"]
+            if not sampling["ignore_eos"]:  # texts of three tokens
+                meta = {"completion_tokens": min(3, asked), "spec_verify_ct": 4, "spec_num_correct_drafts": 6}
+            else:  # the random drafter accepts nothing, the other one draft a step, of the second request two
+                pace = 1 if random else 2 + number
+                meta = {"completion_tokens": asked, "spec_verify_ct": max(1, (asked - 1) // pace)}
+            if not drafts:
+                meta = {"completion_tokens": meta["completion_tokens"]}
+            found.append({"output_ids": ids[:3], "meta_info": meta})
+        steps = max(f["meta_info"].get("spec_verify_ct", f["meta_info"]["completion_tokens"]) for f in found)
+        time.sleep(0.05 + 0.002 * steps * (2 if random else 1))
+        return found
     def shutdown(self):
         pass
 """
@@ -48,7 +60,7 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     argv += ["--drafters", str(tmp_path), "--prompts", str(tmp_path / "ids.json"), "--out", str(tmp_path / "r.json")]
     argv += ["--start-s", "8", *(["--together"] if together else []), "--set", "page_size=2"]
     argv += ["--new-tokens", "4", "--rounds", "2", "--steps", "3", "--widths", "1", "2"]
-    argv += ["--systems", "ar", "ar~random", "dflash2@8", "eagle3-chain@5", "dspark@7"]
+    argv += ["--systems", "ar", "ar~random", "dflash2@8", "dflash2@8~random", "eagle3-chain@5", "dspark@7"]
     argv += ["--after", str(tmp_path / "target"), *([str(tmp_path / "never")] if together else [])]
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "CHILD": str(tmp_path / "child")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
@@ -63,26 +75,29 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     assert "failed_after_s" in systems["dspark@7"] and "sets" not in systems["ar~random"]
     assert settings["ar~random"] == {**settings["ar"], "load_format": "dummy"}
     assert [len(systems["ar"]["speed"][width]["rounds"]) for width in ("1", "2")] == [2, 2]
-    assert "speed" not in systems["ar~random"] and "steps" not in systems["dflash2@8"]
-    assert report["over_random"].keys() == ({"ar"} if together else set()), "twins are measured in turn, or not at all"
+    assert "speed" not in systems["ar~random"] and "steps" not in systems["eagle3-chain@5"]
+    both = {"ar", "dflash2@8"} if together else set()
+    assert report["over_random"].keys() == both, "twins are measured in turn, or not at all"
     if together:
         ours, theirs = ([one["step_ms"] for one in systems[n]["steps"]["1"]["rounds"]] for n in ("ar", "ar~random"))
         middle = sorted(a / b for a, b in zip(ours, theirs, strict=True))[1]
         assert abs(report["over_random"]["ar"]["1"] - middle) < 1e-4
+        for name in ("ar", "dflash2@8", "dflash2@8~random"):
+            for found in systems[name]["steps"]["2"]["rounds"]:  # both requests' ends, whatever each accepts
+                assert found["steps"] == 48 and found["ends"] == [[16, 16], [64, 64]]
     assert settings["dflash2@8"]["speculative_dflash_block_size"] == 8 and settings["ar"]["page_size"] == 2
     assert settings["eagle3-chain@5"]["speculative_num_draft_tokens"] == 6
     assert settings["eagle3-chain@5"]["speculative_draft_model_path"] == str(tmp_path / "eagle3")
     assert settings["ar"].get("max_total_tokens") == (24 * 2048 if together else None)
     turns = [pid for pid, _ in itertools.groupby((tmp_path / "child-log").read_text().split())]
-    four = list(dict.fromkeys(turns))
-    assert len(four) == 4
-    if together:  # warm up, texts of three, three times two widths of AR and its twin, twice two widths of three
-        three = turns[-3:]
-        assert turns[-12:] == three * 4
-        ar, twin = turns[-24:-22]
-        assert turns[-24:-12] == [ar, twin] * 6 and turns[-27:-24] == three and ar == three[0] and twin not in three
+    five = list(dict.fromkeys(turns))
+    assert len(five) == 5
+    if together:  # warm up, texts of three, three times two widths of two and their twins, twice two widths of three
+        three, pairs = turns[-3:], turns[-36:-32]
+        assert turns[-12:] == three * 4 and turns[-39:-36] == three
+        assert turns[-36:-12] == pairs * 6 and pairs[::2] == three[:2] and not {*pairs[1::2]} & {*three}
     else:
-        assert turns == four, "an engine was measured while another was"
+        assert turns == five, "an engine was measured while another was"
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
@@ -109,3 +124,27 @@ def test_a_traceback_and_the_end_of_a_log_are_shown(tmp_path: Path) -> None:
     engine.close()
     assert engine.ended and engine.fault().splitlines()[0].startswith("Traceback") and "begun" not in engine.fault()
     assert "ZeroDivisionError" in engine.fault()
+
+
+def test_a_step_is_what_a_longer_call_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "testbed"))
+    import serve
+
+    class Some:
+        """The first request commits three tokens a step, the second one; a call takes 70 ms and 2 ms a step."""
+
+        prompts = ([1], [2])
+
+        def generate(self, ids: list[list[int]], tokens: list[int], whole: bool) -> tuple[list[dict[str, Any]], float]:
+            assert whole and len(ids) == len(tokens) == 2
+            steps = [-(-(n - 1) // pace) for n, pace in zip(tokens, (3, 1), strict=True)]
+            meta = [{"completion_tokens": n, "spec_verify_ct": k} for n, k in zip(tokens, steps, strict=True)]
+            return [{"meta_info": m} for m in meta], 0.070 + 0.002 * max(steps)
+
+    served = object.__new__(serve.Served)
+    served.some, served.lengths = Some(), {}
+    assert served.steps("2") == {"steps": 48, "step_ms": 2.0, "ends": [[16, 16], [64, 64]]}
+    assert served.lengths[2, 64] == [1 + 3 * 64, 1 + 64]
+    monkeypatch.setattr(serve, "STEPS", (16, 16))
+    with pytest.raises(RuntimeError, match="16 steps in the shorter call"):
+        served.steps("2")
