@@ -216,3 +216,18 @@ def test_why_the_gate_says_less_at_one_request() -> None:
     assert f"{at['dflash2@8+32']['1']['tau'] / at['dflash2@8']['1']['tau']:.3f}" == "1.475"
     with pytest.raises(SystemExit, match="three requests"):
         per_step.fitted(samples[:4], "stock")
+
+
+def test_what_chains_of_the_own_text_give() -> None:
+    found = {}
+    for name in ("noise", "pair-1", "pair-2"):
+        artifact = PairRunArtifact.model_validate_json(
+            lzma.decompress((RESULTS / f"h200-2026-12-01-gate-{name}.json.xz").read_bytes())
+        )
+        assert artifact.complete and model_difference(artifact.body, judge(artifact.body), "body") is None
+        found[name] = artifact.body
+    assert found["pair-1"].verdict is found["pair-2"].verdict is Verdict.PROMOTED
+    said = [f"{e.ratio:.3f}× [{e.low:.3f}, {e.high:.3f}]" for b in found.values() if (e := b.gain) is not None]
+    assert said[0].replace("×", "") in README and f"{said[1]} and {said[2]}" in README
+    rows = (json.loads((RESULTS / "h200-2026-12-01-dense8b.json").read_text())["systems"]).items()
+    assert all(f"| {found['8']['tau']}" in README or f"→ {found['8']['tau']}" in README for _, found in rows)
