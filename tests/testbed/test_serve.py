@@ -142,7 +142,8 @@ def test_a_step_is_what_a_longer_call_takes_more(monkeypatch: pytest.MonkeyPatch
             return [{"meta_info": m} for m in meta], 0.070 + 0.002 * max(steps)
 
     served = object.__new__(serve.Served)
-    served.some, served.lengths = Some(), {}
+    some: Any = Some()
+    served.some, served.lengths = some, {}
     assert served.steps("2") == {"steps": 48, "step_ms": 2.0, "ends": [[16, 16], [64, 64]]}
     assert served.lengths[2, 64] == [1 + 3 * 64, 1 + 64]
     monkeypatch.setattr(serve, "STEPS", (16, 16))
