@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lint.checkpoints import DFLASH, DFLASH2, DSPARK, FLAGS, TARGET, headers, pair
 
@@ -262,6 +262,7 @@ JSON = st.recursive(
 KEYS = sorted({*DFLASH2, *DSPARK, "text_config", "dspark_config", "mask_token", "quantization_config", "num_loops"})
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine makes inputs slowly
 @given(
     st.dictionaries(st.sampled_from(KEYS), JSON), st.dictionaries(st.sampled_from(KEYS), JSON),
     st.lists(st.sampled_from([*FLAGS, "--quantization", "--json-model-override-args", "[]", "{}"]), max_size=6),
