@@ -38,9 +38,9 @@ BASE: dict[str, Any] = {
     "mem_fraction_static": 0.8, "random_seed": 0,
 }  # fmt: skip
 SYSTEMS = ("ar", "dflash2@8", "dflash2@16", "dspark@7", "eagle3@5")
+"""Also `eagle3-chain@N`: N drafts in a row instead of a tree of 16 nodes."""
 WIDTHS = (1, 8, 24)
 """Requests at a time, where speed is measured."""
-"""Also `eagle3-chain@N`: N drafts in a row instead of a tree of 16 nodes."""
 STEPS = (16, 64)
 """Steps of the shorter and of the longer call whose difference is a step's time."""
 RANDOM = "~random"
@@ -164,11 +164,14 @@ class Served:
 
     def _lengths(self, prompts: list[list[int]], wanted: int) -> list[int]:
         """Tokens that each request takes in so many steps, so that all end together; found by asking, once."""
-        found = self.lengths.setdefault((len(prompts), wanted), [wanted + 1] * len(prompts))
-        for _ in range(3 if found == [wanted + 1] * len(prompts) else 0):
-            answers, _ = self.some.generate(prompts, found, whole=True)
-            found[:] = [1 + max(1, round((n - 1) * wanted / steps_of(a))) for n, a in zip(found, answers, strict=True)]
-        return found
+        key = len(prompts), wanted
+        if key not in self.lengths:
+            found = [wanted + 1] * len(prompts)
+            for _ in range(3):  # accept lengths change along a text
+                answers, _ = self.some.generate(prompts, found, whole=True)
+                found = [1 + max(1, round((n - 1) * wanted / steps_of(a))) for n, a in zip(found, answers, strict=True)]
+            self.lengths[key] = found
+        return self.lengths[key]
 
 
 def run_one(options: argparse.Namespace) -> None:
