@@ -4,9 +4,10 @@
 
 Each system is a process of its own with a time limit; FILE is rewritten after each measurement. With --together all
 engines start at once, on one GPU that has to hold them all, and take turns: all prompts of every set first (tau,
-texts), then steps, then --rounds times one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights
-of the same shape and measures one thing: --steps times in turn with SYSTEM, the time of a step where all requests
-take the same number of steps (`over_random`: the median of the ratios). With --after engines start while other jobs
+texts; with --framed also in other words, for tau by prompt in FILE's `-counts.json`), then steps, then --rounds times
+one request, 8 and 24 at a time. `SYSTEM~random` is SYSTEM with random weights of the same shape and measures one thing:
+--steps times in turn with SYSTEM, the time of a step where all requests take the same number of steps (`over_random`:
+the median of the ratios). With --after engines start while other jobs
 still use the GPU, and measure once those have ended. tau = 1 + correct drafts / verify steps, by the engine's counters.
 `same_as_ar` counts texts that are AR's token for token: at BF16 they may part at near-ties, which is for `forced.py`
 and `specpilot force-tokens` to judge, not for this script.
@@ -26,7 +27,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
 
-from measure import Measurement, steps_of, totals  # noqa: E402
+from framings import FRAMINGS  # noqa: E402
+from measure import Answers, Measurement, steps_of, totals  # noqa: E402
 from running import Running, answering  # noqa: E402
 
 from specpilot_cli.engine.sglang.deep_gemm_standin import SWITCH, environment  # noqa: E402
@@ -55,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--systems", nargs="*", default=SYSTEMS)
     parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--framed", action="store_true", help="ask every prompt in all ways of framings.py, for tau")
     parser.add_argument("--start-s", type=float, default=240.0, help="limit for one system's start")
     parser.add_argument("--limit-s", type=float, default=150.0, help="limit for one measurement")
     parser.add_argument("--together", action="store_true", help="start all engines at once")
@@ -101,9 +104,11 @@ def _setting(text: str) -> tuple[str, Any]:
     return key, json.loads(value)
 
 
-def prompts_of(options: argparse.Namespace) -> dict[str, list[list[int]]]:
-    """Token ids by set."""
+def prompts_of(options: argparse.Namespace, form: str = "{}") -> dict[str, list[list[int]]]:
+    """Token ids by set, of the prompts in this form."""
     if options.prompts.is_file():
+        if form != "{}":
+            raise SystemExit(f"{options.prompts} holds token ids: they cannot be asked in other words (--framed).")
         found: dict[str, list[list[int]]] = json.loads(options.prompts.read_text())
         return found
     from specpilot_cli.testbed.chat import chat_encoder
@@ -111,8 +116,14 @@ def prompts_of(options: argparse.Namespace) -> dict[str, list[list[int]]]:
     encode, sets = chat_encoder(options.target), {}
     for path in sorted(options.prompts.glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        sets[path.stem] = [encode(row["prompt"]) for row in rows]
+        sets[path.stem] = [encode(form.format(row["prompt"])) for row in rows]
     return sets
+
+
+def counts_of(answers: Answers) -> list[tuple[int, int]]:
+    """Verify steps and correct drafts of every answer; AR has none."""
+    meta = [answer["meta_info"] for answer in answers]
+    return [(m["spec_verify_ct"], m["spec_num_correct_drafts"]) for m in meta if m.get("spec_verify_ct")]
 
 
 class Served:
@@ -120,6 +131,8 @@ class Served:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.sets = prompts_of(options)
+        framed = FRAMINGS if options.framed and options.one != "ar" else {}
+        self.framed = {label: prompts_of(options, form) for label, form in framed.items() if label}
         stop = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
         stops = stop if isinstance(stop, list) else [stop]
         count = max(options.widths)
@@ -134,12 +147,16 @@ class Served:
         self.some.generate(rows[:2], options.new_tokens)
 
     def all(self) -> dict[str, Any]:
-        """Every set, 24 requests at a time or what the engine takes: counts and texts."""
-        found: dict[str, Any] = {"sets": {}, "texts": {}}
+        """Every set, 24 requests at a time or what the engine takes: counts, texts; of other framings only counts."""
+        found: dict[str, Any] = {"sets": {}, "texts": {}, "counts": {}}
         for name, prompts in self.sets.items():
             answers, seconds = self.some.generate(prompts, self.some.new_tokens)
             found["sets"][name] = totals(answers, seconds)
             found["texts"][name] = [answer["output_ids"] for answer in answers]
+            found["counts"][name] = {"": counts_of(answers)}
+            for label, sets in self.framed.items():
+                answers, _ = self.some.generate(sets[name], self.some.new_tokens)
+                found["counts"][name][label] = counts_of(answers)
         return found
 
     def speed(self, width: str) -> dict[str, Any]:
@@ -191,14 +208,18 @@ class Bench:
         self.report: dict[str, Any] = {"systems": {}}
         if options.out.exists():
             self.report = json.loads(options.out.read_text())
-        self.texts: dict[str, Any] = {}
-        self.kept = options.out.with_name(f"{options.out.stem}-texts.json")
-        if options.out.exists() and self.kept.exists():
-            self.texts = json.loads(self.kept.read_text())
+        self.texts, self.kept = self._beside("texts")
+        self.counts, self.counted = self._beside("counts")
         self.report.setdefault("settings", {}).update({s: settings(options, s) for s in options.systems})
         standin = environment(options.out.absolute().parent / "deep-gemm")
         self.report["deep_gemm"] = "stand-in, never called" if standin else "installed, its kernels switched off"
         self.env = {SWITCH: "0", **standin}  # of all systems: EAGLE-3's graphs cannot be captured without that package
+
+    def _beside(self, what: str) -> tuple[dict[str, Any], Path]:
+        """A file beside --out, and what an earlier call left in it."""
+        path = self.options.out.with_name(f"{self.options.out.stem}-{what}.json")
+        there = self.options.out.exists() and path.exists()
+        return (json.loads(path.read_text()) if there else {}), path
 
     def run(self, systems: list[str]) -> None:
         """Start these at once, then let them take turns."""
@@ -246,8 +267,9 @@ class Bench:
             return
         got = json.loads(said)
         if words == "all":
-            self.texts[system] = got.pop("texts")
+            self.texts[system], self.counts[system] = got.pop("texts"), got.pop("counts")
             self.kept.write_text(json.dumps(self.texts))
+            self.counted.write_text(json.dumps(self.counts) + "\n")
             found |= got
             if "ar" in self.texts:
                 found["same_as_ar"] = same(self.texts["ar"], self.texts[system])

@@ -3,14 +3,15 @@
     python examples/testbed/tables.py profiles/deployments/testbed/joint
 
 A model is served as `NAME.json` (serve.py), forced as `NAME-forced.json` (forced.py), audited as `NAME-audit.json`
-(`specpilot w12 audit`); `replay-DRAFTER.json` is `specpilot replay` over the drafter's lattices. What ends in .xz is
-read as it is.
+(`specpilot w12 audit`), its counts by prompt are `NAME-counts.json` (serve.py); `replay-DRAFTER.json` is
+`specpilot replay` over the drafter's lattices. What ends in .xz is read as it is.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
+import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -65,6 +66,42 @@ def acceptance(folder: Path) -> list[str]:
             rows.append((TITLES[name], label, each, f"{made[name, system]:.3f}", f"{steps:,}", less))
     sets = "GSM8K / HumanEval / MBPP / MT-Bench"
     return table(("model", "stock SGLang", sets, "τ, all steps", "steps", "less its core's"), rows)
+
+
+def apart(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[int, int, float, float, float]:
+    """Prompts, texts, tau of both (theirs first), and the standard error of ours less theirs.
+
+    ours, theirs: {set: {framing: [(steps, correct drafts) of every prompt]}} of the same prompts. A tau is a ratio of
+    sums over prompts, all framings of a prompt together; the error is that of the linearised difference, over prompts.
+    """
+    sums = []
+    for side in (theirs, ours):
+        rows = [[sum(part) for part in zip(*asked, strict=True)] for asked in prompts(side)]
+        steps = sum(row[0] for row in rows)
+        tau = 1 + sum(row[1] for row in rows) / steps
+        sums.append((tau, [(correct - (tau - 1) * count) / steps for count, correct in rows]))
+    texts, each = sum(len(asked) for asked in prompts(ours)), list(zip(sums[1][1], sums[0][1], strict=True))
+    spread = sum((a - b) ** 2 for a, b in each) * len(each) / (len(each) - 1)
+    return len(each), texts, sums[0][0], sums[1][0], math.sqrt(spread)
+
+
+def prompts(side: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The counts of every prompt, over its framings."""
+    return [asked for framings in side.values() for asked in zip(*framings.values(), strict=True)]
+
+
+def beside_core(folder: Path) -> list[str]:
+    """tau of a stand-in less its core's, with its 95 % interval over prompts."""
+    rows = []
+    for name, core in CORES.items():
+        ours, theirs = read(folder, f"{name}-counts"), read(folder, f"{core}-counts")
+        for system in (s for s in SYSTEMS if ours.get(s) and theirs.get(s) and s != "ar"):
+            count, texts, tau, own, error = apart(ours[system], theirs[system])
+            low, high = own - tau - 1.96 * error, own - tau + 1.96 * error
+            cells = f"{count}", f"{texts}", f"{tau:.3f}", f"{own:.3f}", f"{own - tau:+.3f} [{low:+.3f}, {high:+.3f}]"
+            rows.append((TITLES[name], SYSTEMS[system], *cells))
+    columns = "prompts", "texts", "τ, core", "τ", "less its core's [95 %]"
+    return table(("model", "stock SGLang", *columns), rows)
 
 
 def speed(folder: Path) -> list[str]:
@@ -170,16 +207,17 @@ def replay(folder: Path) -> list[str]:
     return table(("drafter, positions", "builder", "8 nodes", "16", "32", "63", "over the chain, 32"), rows)
 
 
-PARTS = (acceptance, speed, beside_random, forced, weights, replay)
+PARTS = (acceptance, beside_core, speed, beside_random, forced, weights, replay)
 
 
 def main() -> int:
-    """Every table."""
+    """Every table that there is something for."""
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
     for part in PARTS:
-        print("\n".join([f"{part.__name__}:", "", *part(Path(sys.argv[1])), ""]))
+        if len(lines := part(Path(sys.argv[1]))) > 2:
+            print("\n".join([f"{part.__name__}:", "", *lines, ""]))
     return 0
 
 

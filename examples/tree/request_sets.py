@@ -20,6 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "testbed"), str(HERE.parents[1])]
 
+from framings import FRAMINGS  # noqa: E402
 from requests_file import benchmark_options, mixed, prompts_of, written  # noqa: E402
 
 from specpilot_cli.core.digest import sha256_bytes  # noqa: E402
@@ -27,8 +28,6 @@ from specpilot_cli.core.errors import InputUnusable  # noqa: E402
 from specpilot_cli.deployment import Request  # noqa: E402
 from specpilot_cli.testbed.benchmarks import Benchmark, Prompt, requests_of  # noqa: E402
 from specpilot_cli.testbed.chat import chat_encoder  # noqa: E402
-
-FRAMINGS = {"": "{}", "brief": "{}\n\nBe brief.", "steps": "{}\n\nExplain every step."}
 
 
 def framed(

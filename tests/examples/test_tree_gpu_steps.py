@@ -26,6 +26,7 @@ import profiled
 import request_sets
 import requests_file
 import stock_here
+from framings import FRAMINGS
 
 ENGINE = """
 import os, pathlib, time
@@ -88,7 +89,8 @@ def test_every_framing_of_a_prompt_is_in_its_split(tmp_path: Path) -> None:
     made = request_sets.mixed(
         request_sets.framed(load_benchmark("gsm8k"), prompts, lambda text: list(text.encode()), "both")
     )
-    assert len(made) == 90 and len({request.input_ids for request in made}) == 90
+    count = 30 * len(FRAMINGS)
+    assert len(made) == count and len({request.input_ids for request in made}) == count
     assert {request.benchmark for request in made} == {"both"} and [r.id for r in made] != sorted(r.id for r in made)
     for request in made:
         plain = prompts[int(request.id.split("-")[0].removeprefix("p"))].prompt
@@ -97,7 +99,7 @@ def test_every_framing_of_a_prompt_is_in_its_split(tmp_path: Path) -> None:
     path = tmp_path / "both.jsonl"
     path.write_bytes(write_requests(made))
     sealed = load_requests(str(path), "sealed").requests
-    assert len(sealed) % 3 == 0 and 0 < len(sealed) < 90
+    assert len(sealed) % len(FRAMINGS) == 0 and 0 < len(sealed) < count
 
 
 def test_benchmarks_in_a_request_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +126,11 @@ def test_benchmarks_in_a_request_file(tmp_path: Path, monkeypatch: pytest.Monkey
     together, of = made(requests_file.main, "--together")
     assert together != apart and sorted(together) == apart and of == {"both"}
     framed, of = made(request_sets.main, "framed")
-    assert len(framed) == 42 and of == {"both"} and [name for name in framed if name in apart] == together
+    assert (
+        len(framed) == 14 * len(FRAMINGS) and of == {"both"} and [name for name in framed if name in apart] == together
+    )
     monkeypatch.setattr(sys, "argv", ["x", "gsm8k", "--tokenizer", "t", "--local", "none", "-o", str(path)])
-    assert requests_file.main() == InputUnusable("").exit_code and len(path.read_bytes().splitlines()) == 42
+    assert requests_file.main() == InputUnusable("").exit_code and len(path.read_bytes().splitlines()) == len(framed)
 
 
 def test_rows_of_ids_are_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,8 @@ def test_each_system_is_run_counted_and_limited(tmp_path: Path, together: bool) 
     assert [len(systems["ar"]["speed"][width]["rounds"]) for width in ("1", "2")] == [2, 2]
     assert "speed" not in systems["ar~random"] and "steps" not in systems["eagle3-chain@5"]
     both = {"ar", "dflash2@8"} if together else set()
+    counts = json.loads((tmp_path / "r-counts.json").read_text())
+    assert counts["dflash2@8"] == {"held": {"": [[4, 6]] * 3}} and counts["ar"] == {"held": {"": []}}
     assert report["over_random"].keys() == both, "twins are measured in turn, or not at all"
     if together:
         ours, theirs = ([one["step_ms"] for one in systems[n]["steps"]["1"]["rounds"]] for n in ("ar", "ar~random"))
@@ -112,6 +115,42 @@ def test_too_few_prompts_are_said_and_a_log_without_a_traceback_is_shown(tmp_pat
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert "ids.json: 3 prompts are too few for 24 at a time" in done.stdout
     assert "failed_after_s" in json.loads((tmp_path / "r.json").read_text())["systems"]["ar"]
+
+
+def test_prompts_in_other_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "testbed"))
+    import serve
+
+    for name in ("mbpp", "gsm8k"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"prompt": f"{name}?"}) + "\n")
+    monkeypatch.setattr("specpilot_cli.testbed.chat.chat_encoder", lambda _: lambda text: list(text.encode()))
+    options: Any = SimpleNamespace(prompts=tmp_path, target=tmp_path)
+    forms = serve.FRAMINGS
+    asked = {label: serve.prompts_of(options, form) for label, form in forms.items()}
+    assert list(asked[""]) == ["gsm8k", "mbpp"] and bytes(asked[""]["mbpp"][0]) == b"mbpp?"
+    assert bytes(asked["brief"]["mbpp"][0]) == b"mbpp?\n\nBe brief."
+
+    class Some:
+        """Answers with as many steps as a prompt has tokens."""
+
+        new_tokens = 3
+
+        def generate(self, ids: list[list[int]], tokens: int) -> tuple[list[dict[str, Any]], float]:
+            meta = [
+                {"completion_tokens": tokens, "spec_verify_ct": len(row), "spec_num_correct_drafts": 1} for row in ids
+            ]
+            return [{"output_ids": row, "meta_info": m} for row, m in zip(ids, meta, strict=True)], 1.0
+
+    served = object.__new__(serve.Served)
+    some: Any = Some()
+    served.sets, served.some, served.framed = asked[""], some, {k: v for k, v in asked.items() if k}
+    found = served.all()
+    lengths = {label: [(len(asked[label]["mbpp"][0]), 1)] for label in forms}
+    assert found["counts"]["mbpp"] == lengths and found["sets"]["mbpp"]["verify_steps"] == 5
+    assert found["texts"]["mbpp"] == [list(b"mbpp?")]
+    (ids := tmp_path / "ids.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"cannot be asked in other words \(--framed\)"):
+        serve.prompts_of(SimpleNamespace(prompts=ids), forms["brief"])  # type: ignore[arg-type]
 
 
 def test_a_traceback_and_the_end_of_a_log_are_shown(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""What the entry `early-release` adds to `w12-linear` in an engine: AR steps of three servers, interleaved, one GPU.
+
+    python early.py --stock STOCK --folder DIR --deployment DEPLOYMENT [--rows 1 8 32] [--rounds 7] [--after FILE ...]
+
+Arms: stock; `w12` (w12-linear, `--quantization w12`); `w12+early` (the same tree, with early-release switched on). All
+servers run at once and are timed in turn, in an order drawn anew for every round and batch size. A step is what a
+longer call takes more than a shorter one. FOLDER/early.json has every sample, and where greedy texts part from stock's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+from compare import AT_ONCE, TOKENS, W12, Arm, compare, greedy, prompts, say, started  # noqa: E402
+
+from specpilot_cli.deployment import Request, load_deployment  # noqa: E402
+from specpilot_cli.engine.flags import autoregressive  # noqa: E402
+from specpilot_cli.engine.sglang.server import SglangServer  # noqa: E402
+from specpilot_cli.memory.apply import is_there, materialise, plan  # noqa: E402
+from specpilot_cli.memory.room import open_room  # noqa: E402
+
+ENTRIES = ("w12-linear", "early-release")
+EARLY = ("@env:SGLANG_EARLY_RELEASE=256",)
+TEXTS, LENGTH = 12, 64
+
+
+def gap_ms(server: SglangServer, asked: Sequence[Request]) -> float:
+    """Milliseconds a step of this batch."""
+    ids = [request.input_ids for request in asked]
+    short, long = (server.generate(ids, tokens, ignore_eos=True)[0].wall_s for tokens in TOKENS)
+    return (long - short) / (TOKENS[1] - TOKENS[0]) * 1e3
+
+
+def sampled(
+    servers: dict[str, SglangServer], asked: Sequence[Request], rows: Sequence[int], rounds: int, seed: int = 0
+) -> dict[str, dict[int, list[float]]]:
+    """Step times by arm and batch size; the i-th of two arms were taken in the same round."""
+    draw = random.Random(seed)
+    found: dict[str, dict[int, list[float]]] = {name: {count: [] for count in rows} for name in servers}
+    for count in rows:  # a new batch size may compile kernels
+        for server in servers.values():
+            gap_ms(server, asked[:count])
+    for _ in range(rounds):
+        for count in rows:
+            for name in draw.sample(list(servers), len(servers)):
+                found[name][count].append(gap_ms(servers[name], asked[:count]))
+    return found
+
+
+def gains(found: dict[str, dict[int, list[float]]], base: str = "stock") -> dict[str, dict[int, list[float]]]:
+    """Step of `base` over each other arm's: the median over rounds, the least and the largest."""
+    made: dict[str, dict[int, list[float]]] = {}
+    for name in (n for n in found if n != base):
+        for count, samples in found[name].items():
+            ratios = [one / two for one, two in zip(found[base][count], samples, strict=True)]
+            made.setdefault(name, {})[count] = [round(f(ratios), 4) for f in (statistics.median, min, max)]
+    return made
+
+
+def arms_of(stock: Path, ours: Path, args: Sequence[str]) -> list[Arm]:
+    """Names, trees and flags."""
+    plain = (*autoregressive(tuple(args)), *AT_ONCE)
+    return [
+        ("stock", stock, plain),
+        ("w12", ours, (*plain, *W12)),
+        ("w12+early", ours, (*EARLY, *plain, *W12)),
+    ]
+
+
+def wait_for(files: Sequence[Path], seconds: float) -> None:
+    """Until all of them are there."""
+    until = time.monotonic() + seconds
+    while missing := [path for path in files if not path.exists()]:
+        if time.monotonic() > until:
+            say(f"late: {', '.join(map(str, missing))} not there; what is timed now may be disturbed")
+            return
+        time.sleep(0.5)
+
+
+def measure(servers: dict[str, SglangServer], rows: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Times, and the texts of each arm beside stock's."""
+    stock = servers["stock"]
+    found = sampled(servers, prompts(stock, max(rows)), rows, rounds)
+    texts = {name: greedy(server, prompts(stock, TEXTS), LENGTH) for name, server in servers.items()}
+    parted = {name: compare(texts["stock"], text) for name, text in texts.items() if name != "stock"}
+    return {"step_ms": found, "gain": gains(found), "texts": parted}
+
+
+def main() -> None:
+    """Apply, start, measure, say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stock", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--deployment", required=True)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--after", type=Path, nargs="*", default=[], help="time nothing before these files exist")
+    parser.add_argument("--after-s", type=float, default=300.0, help="how long to wait for them")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    made, ours = plan(open_room(None), ENTRIES, options.stock), options.folder / "tree"
+    if not is_there(made.composition.tree, ours):
+        materialise(made, ours)
+    say(f"applied {' '.join(ENTRIES)}: tree {made.composition.tree}, as recorded: {made.reproduces}")
+    arms = arms_of(options.stock, ours, load_deployment(options.deployment).record.server_args)
+    with ExitStack() as servers:
+        names = [name for name, _, _ in arms]
+        running = dict(zip(names, started(servers, arms, options.folder), strict=True))
+        wait_for(options.after, options.after_s)
+        found = measure(running, options.rows, options.rounds)
+    found |= {"tree": made.composition.tree, "deployment": options.deployment, "tokens": TOKENS}
+    (options.folder / "early.json").write_text(json.dumps(found, indent=1) + "\n")
+    for name, by_rows in found["gain"].items():
+        for count, (middle, least, most) in by_rows.items():
+            ms = (statistics.median(found["step_ms"][arm][count]) for arm in ("stock", name))
+            shown = " -> ".join(f"{value:.3f}" for value in ms)
+            say(f"RESULT {name} at {count} requests: {shown} ms, {middle:.3f}x [{least:.3f}, {most:.3f}]")
+        say(f"RESULT {name} texts: {found['texts'][name]}")
+
+
+if __name__ == "__main__":
+    main()
