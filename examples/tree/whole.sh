@@ -167,8 +167,7 @@ dense8b() {
   wait
   compared tree-8b-compare
   job tree-8b-profiled 60 python3 "$here/profiled.py" "$out/tree-8b/tree.json"
-  deployments tree-deployments "$state/dense8b" --model standin-dense8b --requests "$out/four-sets.jsonl" --widths 24 --new-tokens 160 \
-    --max-total-tokens 20480
+  deployments tree-deployments "$state/dense8b" --model standin-dense8b --requests "$out/four-sets.jsonl" --widths 24 --max-total-tokens 20480
   gate8b dflash2
   job tree-robust 300 python3 "$here/robust.py" --out "$out/tree-robust" --entries $entries_core --work "$wt/core" --stock "$wt/stock" --target "$state/smollm2" \
     --drafters "$state/drafters" --prompts "$state/prompts" --system dflash2@8+32n7 --limit-s 260

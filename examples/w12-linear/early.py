@@ -33,6 +33,7 @@ from specpilot_cli.memory.room import open_room  # noqa: E402
 
 ENTRIES = ("w12-linear", "early-release")
 EARLY = ("@env:SGLANG_EARLY_RELEASE=256",)
+ARMS = ("stock", "w12", "w12+early")
 TEXTS, LENGTH = 12, 64
 
 
@@ -69,13 +70,12 @@ def gains(found: dict[str, dict[int, list[float]]], base: str = "stock") -> dict
     return made
 
 
-def arms_of(stock: Path, ours: Path, args: Sequence[str]) -> list[Arm]:
-    """Names, trees and flags."""
+def arms_of(names: Sequence[str], stock: Path, ours: Path, args: Sequence[str]) -> list[Arm]:
+    """Names, trees and flags; stock is always among them."""
     plain = (*autoregressive(tuple(args)), *AT_ONCE)
+    flags = {"stock": plain, "w12": (*plain, *W12), "w12+early": (*EARLY, *plain, *W12)}
     return [
-        ("stock", stock, plain),
-        ("w12", ours, (*plain, *W12)),
-        ("w12+early", ours, (*EARLY, *plain, *W12)),
+        (name, stock if name == "stock" else ours, given) for name, given in flags.items() if name in ("stock", *names)
     ]
 
 
@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("--stock", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--deployment", required=True)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS, help="where not all fit on the GPU")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--after", type=Path, nargs="*", default=[], help="time nothing before these files exist")
@@ -114,7 +115,7 @@ def main() -> None:
     if not is_there(made.composition.tree, ours):
         materialise(made, ours)
     say(f"applied {' '.join(ENTRIES)}: tree {made.composition.tree}, as recorded: {made.reproduces}")
-    arms = arms_of(options.stock, ours, load_deployment(options.deployment).record.server_args)
+    arms = arms_of(options.arms, options.stock, ours, load_deployment(options.deployment).record.server_args)
     with ExitStack() as servers:
         names = [name for name, _, _ in arms]
         running = dict(zip(names, started(servers, arms, options.folder), strict=True))

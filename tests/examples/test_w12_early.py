@@ -55,11 +55,12 @@ def test_arms_are_taken_in_turn_and_a_gain_is_of_one_round(early: ModuleType) ->
 
 def test_only_the_third_arm_releases_early(early: ModuleType) -> None:
     flags = ("--model-path", "M", "--speculative-algorithm", "DFLASH")
-    arms = {name: (tree, given) for name, tree, given in early.arms_of(Path("s"), Path("p"), flags)}
+    arms = {name: (tree, given) for name, tree, given in early.arms_of(early.ARMS, Path("s"), Path("p"), flags)}
     assert [tree.name for tree, _ in arms.values()] == ["s", "p", "p"]
     assert all("--speculative-algorithm" not in given for _, given in arms.values())
     switched = {name for name, (_, given) in arms.items() if "@env:SGLANG_EARLY_RELEASE=256" in given}
     packed = {name for name, (_, given) in arms.items() if "w12" in given}
+    assert [name for name, _, _ in early.arms_of(["w12+early"], Path("s"), Path("p"), flags)] == ["stock", "w12+early"]
     assert switched == {"w12+early"} and packed == {"w12", "w12+early"}
 
 
