@@ -121,9 +121,10 @@ def prompts_of(options: argparse.Namespace, form: str = "{}") -> dict[str, list[
 
 
 def counts_of(answers: Answers) -> list[tuple[int, int]]:
-    """Verify steps and correct drafts of every answer; AR has none."""
+    """Verify steps and correct drafts of every answer (an answer of one token has no step); nothing of AR's."""
     meta = [answer["meta_info"] for answer in answers]
-    return [(m["spec_verify_ct"], m["spec_num_correct_drafts"]) for m in meta if m.get("spec_verify_ct")]
+    found = [(m.get("spec_verify_ct") or 0, m.get("spec_num_correct_drafts") or 0) for m in meta]
+    return found if any(steps for steps, _ in found) else []
 
 
 class Served:

@@ -148,6 +148,8 @@ def test_prompts_in_other_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lengths = {label: [(len(asked[label]["mbpp"][0]), 1)] for label in forms}
     assert found["counts"]["mbpp"] == lengths and found["sets"]["mbpp"]["verify_steps"] == 5
     assert found["texts"]["mbpp"] == [list(b"mbpp?")]
+    short: Any = [{"meta_info": {"completion_tokens": 1}}, {"meta_info": {"spec_verify_ct": 2}}]
+    assert serve.counts_of(short) == [(0, 0), (2, 0)] and serve.counts_of(short[:1]) == []
     (ids := tmp_path / "ids.json").write_text("{}")
     with pytest.raises(SystemExit, match=r"cannot be asked in other words \(--framed\)"):
         serve.prompts_of(SimpleNamespace(prompts=ids), forms["brief"])  # type: ignore[arg-type]
