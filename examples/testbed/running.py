@@ -13,8 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from specpilot_cli.engine.process import free_port
+
 TAIL = 25
 """Lines of a log's end that a fault shows, and at most 70 from its first traceback on."""
+
+PORT = "TESTBED_NCCL_PORT"
+"""Where an engine meets its own processes; stock's choice of a port collides when several start at once."""
+
+
+def own_port() -> dict[str, int]:
+    """The engine's setting for it, in the process that `Running` started."""
+    return {"nccl_port": int(os.environ[PORT])} if PORT in os.environ else {}
 
 
 class Running:
@@ -24,7 +34,7 @@ class Running:
         self.log, self.begun = log, time.monotonic()
         self._errors: IO[bytes] = log.open("wb")
         self.process = subprocess.Popen(
-            argv, bufsize=0, env=None if env is None else {**os.environ, **env}, stdin=subprocess.PIPE,
+            argv, bufsize=0, env={**os.environ, PORT: str(free_port()), **(env or {})}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
         )  # fmt: skip
 

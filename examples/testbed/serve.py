@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
 
 from framings import FRAMINGS  # noqa: E402
 from measure import Answers, Measurement, steps_of, totals  # noqa: E402
-from running import Running, answering  # noqa: E402
+from running import Running, answering, own_port  # noqa: E402
 
 from specpilot_cli.engine.sglang.deep_gemm_standin import SWITCH, environment  # noqa: E402
 
@@ -143,7 +143,7 @@ class Served:
         import sglang
 
         self.lengths: dict[tuple[int, int], list[int]] = {}
-        self.engine = sglang.Engine(**settings(options, options.one))
+        self.engine = sglang.Engine(**settings(options, options.one), **own_port())
         self.some = Measurement(self.engine, rows[:count], options.new_tokens, stops)
         self.some.generate(rows[:2], options.new_tokens)
 

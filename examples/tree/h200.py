@@ -112,7 +112,7 @@ def run_one(options: argparse.Namespace) -> None:
     import sglang
 
     begun = time.perf_counter()
-    engine = sglang.Engine(**settings(options, options.one))
+    engine = sglang.Engine(**settings(options, options.one), **running.own_port())
     print(f"READY {time.perf_counter() - begun:.1f}", flush=True)
     prompts = prompts_of(options)
     eos = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")

@@ -30,6 +30,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 import h200  # noqa: E402
+import running  # noqa: E402
 from applied import engine_options, worktrees  # noqa: E402
 
 SYSTEMS = ("dflash2@8+32/cuda,dspark@7+32/cuda", "dflash2@8", "dspark@7", "ar", "dflash2@8+32")
@@ -127,7 +128,7 @@ def run_one(options: argparse.Namespace) -> None:
     import sglang
 
     begun = time.perf_counter()
-    engine = sglang.Engine(**settings(options, options.one))
+    engine = sglang.Engine(**settings(options, options.one), **running.own_port())
     state = engine.get_server_info()
     ready = {"ready_s": round(time.perf_counter() - begun, 1), "tokens": state.get("max_total_num_tokens")}
     print("READY " + json.dumps(ready), flush=True)

@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import h200  # noqa: E402
+import running  # noqa: E402
 from applied import engine_options, worktrees  # noqa: E402
 
 REQUESTS, DISTINCT, LONGEST, SEED = 200, 40, 96, 20261130
@@ -168,7 +169,7 @@ def run_one(options: argparse.Namespace) -> None:
         if options.system != "ar":
             drafter = Path(settings["speculative_draft_model_path"])
             settings["speculative_draft_model_path"] = str(with_context(drafter, copies / drafter.name))
-    engine = sglang.Engine(**settings)
+    engine = sglang.Engine(**settings, **running.own_port())
     print(f"READY {kind}", flush=True)
     stops = json.loads((options.target / "config.json").read_bytes()).get("eos_token_id")
     run = Run(engine, prompts, stops if isinstance(stops, list) else [] if stops is None else [stops])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,10 +15,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from specpilot_cli.core.errors import ExternalFailed, UsageFault
+from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, UsageFault
 
 PASSED_ON = ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TZ", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH_", "CUDA", "NVIDIA_", "NCCL_")
+PORTS = range(20_000, 32_000)
+"""Below those that a kernel hands out by itself (32,768 and on with Linux, 49,152 and on elsewhere)."""
+_given: set[int] = set()
 # Run by the interpreter in the child: ask Linux for SIGKILL when the parent is gone (prctl PR_SET_PDEATHSIG = 1, kept
 # across exec), unless it is gone already, then become the engine. Not a `preexec_fn`: that is unsafe with threads.
 _TETHER = (
@@ -80,10 +84,21 @@ def one_cpu(device: int | None) -> int | None:
 
 
 def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listened on a moment ago, another one at each call.
+
+    An engine binds it up to half a minute later. One that the kernel chose would by then be somebody's connection now
+    and then, or that of an engine which starts beside it (seen with SGLang's own choice: EADDRINUSE).
+
+    Raises:
+        EnvironmentUnusable: none was free among many.
+    """
+    for port in random.SystemRandom().sample(PORTS, 256):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            if port not in _given:
+                _given.add(port)
+                return port
+    raise EnvironmentUnusable(f"No free port from {PORTS[0]} to {PORTS[-1]}.", "256 were tried.")
 
 
 def last_line(log: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specpilot_cli.core.errors import ExternalFailed, UsageFault
+from specpilot_cli.core.errors import EnvironmentUnusable, ExternalFailed, UsageFault
+from specpilot_cli.engine import process
 from specpilot_cli.engine.process import EngineProcess, one_cpu, one_gpu, visible_gpus
 
 SLEEPER = "import time\ntime.sleep(600)"
@@ -118,3 +120,15 @@ def test_devices_are_counted_among_the_visible_ones(monkeypatch: pytest.MonkeyPa
     assert one_cpu(None) is None and one_cpu(len(allowed) - 1) == allowed[-1]
     with pytest.raises(UsageFault, match="no device"):
         one_cpu(len(allowed))
+
+
+def test_a_free_port_is_another_one_each_time_and_none_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [process.free_port() for _ in range(200)]
+    assert len(set(given)) == 200 and set(given) <= set(process.PORTS)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(process, "PORTS", [port] * 256)
+        with pytest.raises(EnvironmentUnusable, match="No free port"):
+            process.free_port()
