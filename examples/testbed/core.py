@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "train-minien
 
 import torch  # noqa: E402
 from core_recipe import CoreRecipe  # noqa: E402
-from core_training import continuations, new_core, snap, train_core  # noqa: E402
+from core_training import continuations, new_core, snap, train_core, windows  # noqa: E402
 from corpus import Corpus, from_archive, from_interpreter, train_tokenizer  # noqa: E402
 from recipe import feature_layers  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -137,6 +137,8 @@ def main() -> int:
     stream, held_stream = streams(recipe, corpus, options.work, options.out, options.earlier)
     seconds["tokenizer"] = time.perf_counter() - started
     print(f"{len(stream):,} training tokens, {len(held_stream):,} held out, text {corpus.digest[:12]}", flush=True)
+    served = windows(held_stream, recipe.served, recipe.prompt_tokens, 1).tolist()
+    (options.out / "held-ids.json").write_text(json.dumps({"held": served}))
     core = trained_core(options, recipe, stream, held_stream)
     seconds["core"] = time.perf_counter() - started
     texts = continuations(recipe, core, stream, recipe.texts, recipe.seed, options.work / "continuations.json")

@@ -93,7 +93,8 @@ def prompts(side: dict[str, Any]) -> list[tuple[Any, ...]]:
 def beside_core(folder: Path) -> list[str]:
     """tau of a stand-in less its core's, with its 95 % interval over prompts."""
     rows = []
-    for name, core in CORES.items():
+    for name in TITLES:
+        core = CORES.get(name.removesuffix("-few"), "")
         ours, theirs = read(folder, f"{name}-counts"), read(folder, f"{core}-counts")
         for system in (s for s in SYSTEMS if ours.get(s) and theirs.get(s) and s != "ar"):
             count, texts, tau, own, error = apart(ours[system], theirs[system])
@@ -129,7 +130,9 @@ def beside_random(folder: Path) -> list[str]:
     for name in ("dense8b", "hyb27b", "hyb27b-steps", "hyb27b-few"):
         systems = read(folder, name).get("systems", {})
         for system in (s for s in systems if s + "~random" in systems):
-            ours, theirs = (systems[s].get("steps") or systems[s]["speed"] for s in (system, system + "~random"))
+            ours, theirs = (
+                systems[s].get("steps") or systems[s].get("speed", {}) for s in (system, system + "~random")
+            )
             for width in (w for w in ours if w in theirs):
                 pairs = list(zip(ours[width]["rounds"], theirs[width]["rounds"], strict=False))
                 ratios = [one["step_ms"] / other["step_ms"] for one, other in pairs]

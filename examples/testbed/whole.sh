@@ -82,14 +82,14 @@ smollm2() {
   lattices dflash2 &
   lattices dspark &
   {
-    serve smollm2 400 "$state/smollm2" "$state/drafters" "$state/prompts" --together --systems ar dflash2@8 dspark@7 eagle3@5
+    serve smollm2 500 "$state/smollm2" "$state/drafters" "$state/prompts" --together --framed --systems ar dflash2@8 dspark@7 eagle3@5
     forced smollm2 "$state/smollm2" "$state/prompts"
   } &
   run dense8b-build 200 standin.py build standin-dense8b --core "$state/smollm2" --drafters "$state/drafters" --out "$state/dense8b" || return
   cp "$state"/smollm2/tokenizer*.json "$state/dense8b/target/"
   audit dense8b "$state/dense8b/target" &
   # nothing else may run on this GPU while the stand-in is timed; its engines start meanwhile
-  serve dense8b 800 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --rounds "${ROUNDS:-3}" --start-s 400 \
+  serve dense8b 1000 "$state/dense8b/target" "$state/dense8b" "$state/prompts" --together --framed --limit-s 240 --rounds "${ROUNDS:-3}" --start-s 400 \
     --after "$state"/done/{smollm2,lattices-dflash2,lattices-dspark} \
     --set max_total_tokens=12288 mem_fraction_static=0.93 --systems ar ar~random dflash2@8 dflash2@8~random dspark@7
   forced dense8b "$state/smollm2" "$state/prompts" &
@@ -100,10 +100,7 @@ hybrid_core() {
   run core 560 core.py --text "$state/text.tar.xz" --work "$state/core-work" --out "$state/core" \
     --core-minutes "${CORE:-3.0}" --drafter-minutes "${COREDRAFT:-2.4}" || return
   cp "$state/core/evaluation.json" "$out/core-evaluation.json"
-  python3 -c "
-import json, sys
-rows = json.load(open(sys.argv[1]))
-json.dump({'held': [row[:64] for row in rows]}, open(sys.argv[2], 'w'))" "$state/core-work/held.json" "$state/held-ids.json"
+  cp "$state/core/held-ids.json" "$state/held-ids.json"
   local ids=$state/held-ids.json full=$big/hyb27b
   FILE=core serve core-serve 300 "$state/core/core" "$state/core" "$ids" --together --new-tokens 128 --set "${hybrid[@]}" \
     --systems ar dflash2@8 dspark@7 &

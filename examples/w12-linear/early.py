@@ -115,13 +115,14 @@ def main() -> None:
     if not is_there(made.composition.tree, ours):
         materialise(made, ours)
     say(f"applied {' '.join(ENTRIES)}: tree {made.composition.tree}, as recorded: {made.reproduces}")
-    arms = arms_of(options.arms, options.stock, ours, load_deployment(options.deployment).record.server_args)
+    deployment = load_deployment(options.deployment).record
+    arms = arms_of(options.arms, options.stock, ours, deployment.server_args)
     with ExitStack() as servers:
         names = [name for name, _, _ in arms]
         running = dict(zip(names, started(servers, arms, options.folder), strict=True))
         wait_for(options.after, options.after_s)
         found = measure(running, options.rows, options.rounds)
-    found |= {"tree": made.composition.tree, "deployment": options.deployment, "tokens": TOKENS}
+    found |= {"tree": made.composition.tree, "deployment": f"{deployment.id}, AR", "tokens": TOKENS}
     (options.folder / "early.json").write_text(json.dumps(found, indent=1) + "\n")
     for name, by_rows in found["gain"].items():
         for count, (middle, least, most) in by_rows.items():

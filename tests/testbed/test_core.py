@@ -59,6 +59,9 @@ def test_every_stage_runs_and_what_ships_is_on_the_grid(tmp_path: Path) -> None:
     for name, tensor in read_tensors(tmp_path / "out" / "core").items():
         if name.endswith(("layernorm.weight", "model.norm.weight")):
             assert torch.equal((tensor.float() * 128).round(), tensor.float() * 128), name
+    asked = json.loads((tmp_path / "out" / "held-ids.json").read_text())["held"]
+    held = [row[:16] for row in json.loads((tmp_path / "work" / "held.json").read_text())]
+    assert {len(row) for row in asked} == {16} and len(asked) == 32 and asked[: len(held)] == held
     before = (tmp_path / "out" / "core" / "model.safetensors").read_bytes()
     assert "core: going on from step 4" in run(tmp_path)
     assert (tmp_path / "out" / "core" / "model.safetensors").read_bytes() == before

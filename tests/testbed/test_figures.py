@@ -153,3 +153,19 @@ def test_what_the_run_on_one_gpu_shows() -> None:
         body = tables.read(folder, f"replay-{drafter}")["body"]
         found = {c["builder"]: {p["nodes"]: p["tau"] for p in c["points"]} for c in body["curves"]}
         assert body["lattices"][0]["lattices"] >= 20_000 and found["best-first"][32] >= 1.3 * found["chain"][32]
+
+
+def test_the_core_that_was_trained_anew() -> None:
+    folder, readme = SERVED / "core-27b", (SERVED / "README.md").read_text(encoding="utf-8")
+    lines = tables.beside_core(folder)
+    assert len(lines) == 3 and "\n".join(lines) in readme and tables.beside_random(folder)[2:] == []
+    served = {name: tables.read(folder, name)["systems"]["dflash2@8"]["sets"] for name in ("core", "hyb27b-few")}
+    apart = tables.pooled(served["hyb27b-few"]) - tables.pooled(served["core"])
+    assert f"{apart:+.3f}" == "+0.110", "the README says that it is more than 0.1"
+    forced = tables.read(folder, "core-forced")["systems"] | {
+        "few": tables.read(folder, "hyb27b-few-forced")["systems"]["dflash2@8"]
+    }
+    rates = [f"{forced[name]['rate']:.2%}" for name in ("ar", "dflash2@8", "dspark@7", "few")]
+    assert rates == ["0.50%", "0.58%", "0.59%", "0.53%"]
+    assert {forced[name]["verdict"] for name in ("dflash2@8", "dspark@7")} == {"LOSSLESS"}
+    assert all(found["largest_nats"] < 0.13 and found["large"] == 0 for found in forced.values())

@@ -21,8 +21,7 @@ case "$*" in
   for name in dflash2 dspark eagle3; do case "$*" in *--only*$name*) mkdir -p "$STATE/drafters/$name" &&
     echo {} >"$STATE/drafters/$name/manifest.json" ;; esac; done ;;
 *core.py*) [ -z "$BROKEN" ] || exit 3
-  mkdir -p "$STATE/core" "$STATE/core-work" && echo {} >"$STATE/core/evaluation.json" &&
-  echo "[[1, 2]]" >"$STATE/core-work/held.json" ;;
+  mkdir -p "$STATE/core" && echo {} >"$STATE/core/evaluation.json" && echo "[[1, 2]]" >"$STATE/core/held-ids.json" ;;
 *standin.py*standin-dense8b*) mkdir -p "$STATE/dense8b/target" ;;
 -c*) exec "$REAL" "$@" ;;
 esac
