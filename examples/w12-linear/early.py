@@ -2,9 +2,10 @@
 
     python early.py --stock STOCK --folder DIR --deployment DEPLOYMENT [--rows 1 8 32] [--rounds 7] [--after FILE ...]
 
-Arms: stock; `w12` (w12-linear, `--quantization w12`); `w12+early` (the same tree, with early-release switched on). All
-servers run at once and are timed in turn, in an order drawn anew for every round and batch size. A step is what a
-longer call takes more than a shorter one. FOLDER/early.json has every sample, and where greedy texts part from stock's.
+Arms: stock; `w12` (w12-linear, `--quantization w12`); `w12+early` (the same tree, with early-release switched on); with
+--also NAME=WORKTREE further ones with the flags of `w12+early`, from worktrees that are taken as they are. All servers
+run at once and are timed in turn, in an order drawn anew for every round and batch size. A step is what a longer call
+takes more than a shorter one. FOLDER/early.json has every sample, and where greedy texts part from stock's.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def gains(found: dict[str, dict[int, list[float]]], base: str = "stock") -> dict
     return made
 
 
-def arms_of(names: Sequence[str], stock: Path, ours: Path, args: Sequence[str]) -> list[Arm]:
-    """Names, trees and flags; stock is always among them."""
+def arms_of(names: Sequence[str], stock: Path, ours: Path, args: Sequence[str], also: Sequence[str] = ()) -> list[Arm]:
+    """Names, trees and flags; stock is always among them. also: NAME=WORKTREE."""
     plain = (*autoregressive(tuple(args)), *AT_ONCE)
     flags = {"stock": plain, "w12": (*plain, *W12), "w12+early": (*EARLY, *plain, *W12)}
     return [
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--deployment", required=True)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS, help="where not all fit on the GPU")
+    parser.add_argument("--also", nargs="*", default=[], metavar="NAME=WORKTREE", help="more arms: another kernel, say")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--after", type=Path, nargs="*", default=[], help="time nothing before these files exist")
@@ -116,7 +118,7 @@ def main() -> None:
         materialise(made, ours)
     say(f"applied {' '.join(ENTRIES)}: tree {made.composition.tree}, as recorded: {made.reproduces}")
     deployment = load_deployment(options.deployment).record
-    arms = arms_of(options.arms, options.stock, ours, deployment.server_args)
+    arms = arms_of(options.arms, options.stock, ours, deployment.server_args, options.also)
     with ExitStack() as servers:
         names = [name for name, _, _ in arms]
         running = dict(zip(names, started(servers, arms, options.folder), strict=True))
