@@ -75,9 +75,8 @@ def arms_of(names: Sequence[str], stock: Path, ours: Path, args: Sequence[str], 
     """Names, trees and flags; stock is always among them. also: NAME=WORKTREE."""
     plain = (*autoregressive(tuple(args)), *AT_ONCE)
     flags = {"stock": plain, "w12": (*plain, *W12), "w12+early": (*EARLY, *plain, *W12)}
-    return [
-        (name, stock if name == "stock" else ours, given) for name, given in flags.items() if name in ("stock", *names)
-    ]
+    arms = [(n, stock if n == "stock" else ours, given) for n, given in flags.items() if n in ("stock", *names)]
+    return arms + [(name, Path(tree), flags["w12+early"]) for name, _, tree in (text.partition("=") for text in also)]
 
 
 def wait_for(files: Sequence[Path], seconds: float) -> None:
