@@ -8,8 +8,9 @@
 # The first GPU makes SmolLM2's texts and drafters, serves them, builds and serves the 8B stand-in; the second trains the
 # hybrid core and its drafters (and half of SmolLM2's texts), builds and serves the 27B stand-in (54 GB and its drafters, in
 # $BIG, which should be in memory; default $STATE); CHAINS="smollm2" or "hybrid_core" runs one of the two. `python3` must
-# find SGLang 0.5.20 and what `pip install "specpilot[testbed]"` brings. Every job has a limit in seconds, a log in $OUT/NAME.log and a line in $OUT/times.txt; one
-# that fails stops nothing but what needs it, and one that ended well is not run again.
+# find SGLang 0.5.20 and what `pip install "specpilot[testbed]"` brings. Every job has a limit in seconds, a log in
+# $OUT/NAME.log and a line in $OUT/times.txt; one that fails stops nothing but what needs it, and one that ended well is
+# not run again.
 set -uo pipefail
 state=${STATE:-/tmp/tb} out=${OUT:?where results go} big=${BIG:-${STATE:-/tmp/tb}}
 here=$(cd "$(dirname "$0")" && pwd)

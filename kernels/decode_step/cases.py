@@ -77,13 +77,14 @@ def by_row(device: str, dtype: torch.dtype, early: bool) -> int:
     return compared
 
 
-def main() -> None:
+def main(device: str) -> None:
     """All of it on one device."""
-    device = sys.argv[1]
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     compared = sum(call(device, dtype, early) for call in (attention, by_row) for early in (False, True))
     print(f"{compared} cases right on {device}")
 
 
 if __name__ == "__main__":
-    main()
+    from specpilot_kernels._testing.words import word
+
+    main(word(__doc__, ("cpu", "cuda")))

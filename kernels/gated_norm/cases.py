@@ -95,4 +95,9 @@ def main(device: str, source: Path | None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None) != 0)
+    from specpilot_kernels._testing.words import parser_of
+
+    parser = parser_of(__doc__, ("cpu", "cuda"))
+    parser.add_argument("source", nargs="?", type=Path, help="stock's kernel, to be compared bit for bit")
+    options = parser.parse_args()
+    raise SystemExit(main(options.plan, options.source) != 0)

@@ -287,4 +287,6 @@ def main(device: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    from specpilot_kernels._testing.words import word
+
+    raise SystemExit(main(word(__doc__, ("cpu", "cuda"))))

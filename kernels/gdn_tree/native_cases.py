@@ -159,4 +159,9 @@ def main(device: str, few: bool = False, more: bool = True) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], few="few" in sys.argv[2:]))
+    from specpilot_kernels._testing.words import parser_of
+
+    parser = parser_of(__doc__, ("cpu", "cuda"))
+    parser.add_argument("some", nargs="?", choices=("few",), help="every fifth small case")
+    options = parser.parse_args()
+    raise SystemExit(main(options.plan, few=options.some == "few"))

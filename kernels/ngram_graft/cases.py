@@ -274,4 +274,6 @@ def replayed() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    from specpilot_kernels._testing.words import word
+
+    sys.exit(main(word(__doc__, ("few", "cpu", "cuda"))))

@@ -126,4 +126,6 @@ def main(which: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    from specpilot_kernels._testing.words import word
+
+    sys.exit(main(word(__doc__, ("few", "all"))))
