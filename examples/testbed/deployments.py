@@ -26,15 +26,17 @@ ALGORITHMS = {
         "--speculative-num-draft-tokens 16"
     ).split(),
 }
+AR = "ar"
 
 
 def document(name: str, options: argparse.Namespace, drafter: str, width: int) -> str:
-    """One deployment as TOML."""
+    """One deployment as TOML; the drafter `ar` is none."""
     running = ["--max-running-requests", str(max(8, width)), "--cuda-graph-max-bs-decode", str(max(8, width))]
     running += ["--max-total-tokens", str(options.max_total_tokens)] if options.max_total_tokens else []
     hybrid = ["--linear-attn-backend", "triton"] if options.hybrid else []
-    draft = ["--speculative-draft-model-path", str((options.drafters / drafter).resolve()), *DRAFT]
-    args = ["--model-path", str(options.target.resolve()), *FLAGS, *running, *hybrid, *ALGORITHMS[drafter], *draft]
+    draft = [] if drafter == AR else ["--speculative-draft-model-path", str((options.drafters / drafter).resolve())]
+    draft = [*ALGORITHMS[drafter], *draft, *DRAFT] if draft else []
+    args = ["--model-path", str(options.target.resolve()), *FLAGS, *running, *hybrid, *draft]
     lines = "".join(f'  "{arg}",\n' for arg in args)
     return (
         f'id = "{name}"\nengine = "sglang-0.5.20"\nmodel = "{options.model}"\ndrafter = "{drafter}"\n'
@@ -54,11 +56,13 @@ def main() -> int:
     parser.add_argument("--widths", type=int, nargs="*", default=[1, 8, 24])
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--max-total-tokens", type=int, help="KV pool, where two servers share the GPU (pair-run)")
+    parser.add_argument("--autoregressive", action="store_true", help="one without a drafter, too")
     parser.add_argument("--hybrid", action="store_true", help="the target has linear attention")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for drafter in (d for d in ALGORITHMS if (options.drafters / d / "config.json").is_file()):
+    drafters = [d for d in ALGORITHMS if (options.drafters / d / "config.json").is_file()]
+    for drafter in [*drafters, *([AR] if options.autoregressive else [])]:
         for width in options.widths:
             name = f"{options.model}__{drafter}__{options.gpu}__r{width}"
             (options.out / f"{name}.toml").write_text(document(name, options, drafter, width), encoding="utf-8")

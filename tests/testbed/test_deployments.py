@@ -26,6 +26,7 @@ def test_deployments_are_written_for_the_drafters_that_are_there(tmp_path: Path)
         "24",
         "--max-total-tokens",
         "4096",
+        "--autoregressive",
         "--out",
         str(tmp_path / "d"),
     ]
@@ -33,8 +34,11 @@ def test_deployments_are_written_for_the_drafters_that_are_there(tmp_path: Path)
     paths = [Path(line) for line in done.stdout.splitlines()]
     assert [p.stem.split("__")[1:4:2] for p in paths] == [
         ["dflash2", "r1"], ["dflash2", "r24"], ["eagle3", "r1"], ["eagle3", "r24"],
+        ["ar", "r1"], ["ar", "r24"],
     ]  # fmt: skip
     loaded = [load_deployment(str(path)) for path in paths]
-    assert [d.record.shape.concurrency for d in loaded] == [1, 24, 1, 24]
+    assert [d.record.shape.concurrency for d in loaded] == [1, 24] * 3
     assert all(d.record.server_args[d.record.server_args.index("--max-total-tokens") + 1] == "4096" for d in loaded)
     assert all(str(tmp_path / "t") in d.record.server_args and d.requests == str(tmp_path / "r.jsonl") for d in loaded)
+    plain = [any(arg.startswith("--speculative-") for arg in d.record.server_args) for d in loaded]
+    assert plain == [True] * 4 + [False] * 2
