@@ -37,9 +37,9 @@ def document(name: str, options: argparse.Namespace, drafter: str, width: int) -
     draft = [] if drafter == AR else ["--speculative-draft-model-path", str((options.drafters / drafter).resolve())]
     draft = [*ALGORITHMS[drafter], *draft, *DRAFT] if draft else []
     args = ["--model-path", str(options.target.resolve()), *FLAGS, *running, *hybrid, *draft]
-    lines = "".join(f'  "{arg}",\n' for arg in args)
+    lines, said = "".join(f'  "{arg}",\n' for arg in args), "none" if drafter == AR else drafter
     return (
-        f'id = "{name}"\nengine = "sglang-0.5.20"\nmodel = "{options.model}"\ndrafter = "{drafter}"\n'
+        f'id = "{name}"\nengine = "sglang-0.5.20"\nmodel = "{options.model}"\ndrafter = "{said}"\n'
         f'gpu = "{options.gpu}"\nrequests = "{options.requests.resolve()}"\nserver_args = [\n{lines}]\n\n'
         f"[shape]\nconcurrency = {width}\nmax_new_tokens = {options.new_tokens}\n"
     )

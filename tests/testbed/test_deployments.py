@@ -42,3 +42,4 @@ def test_deployments_are_written_for_the_drafters_that_are_there(tmp_path: Path)
     assert all(str(tmp_path / "t") in d.record.server_args and d.requests == str(tmp_path / "r.jsonl") for d in loaded)
     plain = [any(arg.startswith("--speculative-") for arg in d.record.server_args) for d in loaded]
     assert plain == [True] * 4 + [False] * 2
+    assert [d.record.drafter for d in loaded] == ["dflash2"] * 2 + ["eagle3"] * 2 + ["none"] * 2
