@@ -188,17 +188,23 @@ def say_dflash(one: SglangServer, two: SglangServer) -> None:
     say(f"RESULT DFLASH step at 1 request: {sum(found['stock']) / sum(found['w12']):.3f}x")
 
 
-def say_kernels(name: str, server: SglangServer, folder: Path) -> None:
-    """Where an AR step goes: kernels of a profiled window, launches a step and microseconds a step."""
-    kept = folder / f"{name}-trace"
+def say_kernels(name: str, server: SglangServer, folder: Path, at_once: int = 1) -> list[tuple[float, float, str]]:
+    """Where an AR step of so many requests goes: microseconds and launches a step by kernel, the longest first.
+
+    An instant is shared equally among the kernels in it. The longest dozen are said.
+    """
+    kept = folder / f"{name}-{at_once}-trace"
     kept.mkdir(exist_ok=True)
-    steps = profiled_steps(server, prompts(server, 2), 1, kept)
+    steps = profiled_steps(server, prompts(server, 2 * at_once), at_once, kept)
     total: dict[str, list[float]] = {}
     for kernel in (kernel for step in steps for kernel in step.kernels):
         total.setdefault(kernel.name[:90], []).append(kernel.share_us)
-    say(f"KERNELS {name}: {np.mean([step.busy_us for step in steps]):.0f} us busy, {len(steps)} steps")
-    for kernel_name, shares in sorted(total.items(), key=lambda item: -sum(item[1]))[:12]:
-        say(f"  {sum(shares) / len(steps):8.1f} us {len(shares) / len(steps):6.1f} x {kernel_name}")
+    rows = [(sum(us) / len(steps), len(us) / len(steps), kernel) for kernel, us in total.items()]
+    rows.sort(reverse=True)
+    say(f"KERNELS {name} at {at_once}: {np.mean([step.busy_us for step in steps]):.0f} us busy, {len(steps)} steps")
+    for us, launches, kernel_name in rows[:12]:
+        say(f"  {us:8.1f} us {launches:6.1f} x {kernel_name}")
+    return rows
 
 
 Arm = tuple[str, Path, tuple[str, ...]]

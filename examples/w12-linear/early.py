@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-from compare import AT_ONCE, TOKENS, W12, Arm, compare, greedy, prompts, say, started  # noqa: E402
+from compare import AT_ONCE, TOKENS, W12, Arm, compare, greedy, prompts, say, say_kernels, started  # noqa: E402
 
 from specpilot_cli.deployment import Request, load_deployment  # noqa: E402
 from specpilot_cli.engine.flags import autoregressive  # noqa: E402
@@ -98,6 +98,11 @@ def measure(servers: dict[str, SglangServer], rows: Sequence[int], rounds: int) 
     return {"step_ms": found, "gain": gains(found), "texts": parted}
 
 
+def kept(folder: Path, found: dict[str, Any]) -> None:
+    """Write what is known."""
+    (folder / "early.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main() -> None:
     """Apply, start, measure, say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,6 +113,9 @@ def main() -> None:
     parser.add_argument("--also", nargs="*", default=[], metavar="NAME=WORKTREE", help="more arms: another kernel, say")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--kernels", action="store_true", help="where a step of two requests goes, arm by arm, at the end"
+    )
     parser.add_argument("--after", type=Path, nargs="*", default=[], help="time nothing before these files exist")
     parser.add_argument("--after-s", type=float, default=300.0, help="how long to wait for them")
     options = parser.parse_args()
@@ -123,8 +131,15 @@ def main() -> None:
         running = dict(zip(names, started(servers, arms, options.folder), strict=True))
         wait_for(options.after, options.after_s)
         found = measure(running, options.rows, options.rounds)
+        kept(options.folder, found)
+        if options.kernels:  # behind what is timed: a profiler slows a server down
+            sizes = (min(options.rows), max(options.rows))
+            found["kernels"] = {
+                name: {size: say_kernels(name, server, options.folder, size) for size in sizes}
+                for name, server in running.items()
+            }
     found |= {"tree": made.composition.tree, "deployment": f"{deployment.id}, AR", "tokens": TOKENS}
-    (options.folder / "early.json").write_text(json.dumps(found, indent=1) + "\n")
+    kept(options.folder, found)
     for name, by_rows in found["gain"].items():
         for count, (middle, least, most) in by_rows.items():
             ms = (statistics.median(found["step_ms"][arm][count]) for arm in ("stock", name))
