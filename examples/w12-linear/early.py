@@ -3,9 +3,10 @@
     python early.py --stock STOCK --folder DIR --deployment DEPLOYMENT [--rows 1 8 32] [--rounds 7] [--after FILE ...]
 
 Arms: stock; `w12` (w12-linear, `--quantization w12`); `w12+early` (the same tree, with early-release switched on); with
---also NAME=WORKTREE further ones with the flags of `w12+early`, from worktrees that are taken as they are. All servers
-run at once and are timed in turn, in an order drawn anew for every round and batch size. A step is what a longer call
-takes more than a shorter one. FOLDER/early.json has every sample, and where greedy texts part from stock's.
+--also NAME=WORKTREE[:SGLANG_NAME=VALUE] further ones with the flags of `w12+early`, and those switches, from worktrees
+that are taken as they are. All servers run at once and are timed in turn, in an order drawn anew for every round and
+batch size. A step is what a longer call takes more than a shorter one. FOLDER/early.json has every sample, and where
+greedy texts part from stock's.
 """
 
 from __future__ import annotations
@@ -72,11 +73,14 @@ def gains(found: dict[str, dict[int, list[float]]], base: str = "stock") -> dict
 
 
 def arms_of(names: Sequence[str], stock: Path, ours: Path, args: Sequence[str], also: Sequence[str] = ()) -> list[Arm]:
-    """Names, trees and flags; stock is always among them. also: NAME=WORKTREE."""
+    """Names, trees and flags; stock is always among them. also: NAME=WORKTREE[:SGLANG_NAME=VALUE...]."""
     plain = (*autoregressive(tuple(args)), *AT_ONCE)
     flags = {"stock": plain, "w12": (*plain, *W12), "w12+early": (*EARLY, *plain, *W12)}
     arms = [(n, stock if n == "stock" else ours, given) for n, given in flags.items() if n in ("stock", *names)]
-    return arms + [(name, Path(tree), flags["w12+early"]) for name, _, tree in (text.partition("=") for text in also)]
+    for name, _, rest in (text.partition("=") for text in also):
+        tree, *switches = rest.split(":")
+        arms.append((name, Path(tree), (*(f"@env:{switch}" for switch in switches), *flags["w12+early"])))
+    return arms
 
 
 def wait_for(files: Sequence[Path], seconds: float) -> None:
@@ -110,7 +114,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--deployment", required=True)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS, help="where not all fit on the GPU")
-    parser.add_argument("--also", nargs="*", default=[], metavar="NAME=WORKTREE", help="more arms: another kernel, say")
+    parser.add_argument("--also", nargs="*", default=[], metavar="NAME=WORKTREE[:ENV=VALUE]", help="more arms")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(

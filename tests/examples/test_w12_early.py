@@ -61,9 +61,10 @@ def test_only_the_third_arm_releases_early(early: ModuleType) -> None:
     switched = {name for name, (_, given) in arms.items() if "@env:SGLANG_EARLY_RELEASE=256" in given}
     packed = {name for name, (_, given) in arms.items() if "w12" in given}
     assert [name for name, _, _ in early.arms_of(["w12+early"], Path("s"), Path("p"), flags)] == ["stock", "w12+early"]
-    more = early.arms_of([], Path("s"), Path("p"), flags, ["hand=/t/x=y"])
-    assert [(name, str(tree)) for name, tree, _ in more] == [("stock", "s"), ("hand", "/t/x=y")]
+    more = early.arms_of([], Path("s"), Path("p"), flags, ["hand=/t/x=y", "head=/t:SGLANG_A=1:SGLANG_B=2"])
+    assert [(name, str(tree)) for name, tree, _ in more] == [("stock", "s"), ("hand", "/t/x=y"), ("head", "/t")]
     assert more[1][2] == arms["w12+early"][1]
+    assert more[2][2] == ("@env:SGLANG_A=1", "@env:SGLANG_B=2", *arms["w12+early"][1])
     assert switched == {"w12+early"} and packed == {"w12", "w12+early"}
 
 
