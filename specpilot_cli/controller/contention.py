@@ -5,8 +5,8 @@ Two measurements around every request, neither of which needs root:
   tree and of the controller. The *other* arm's server is foreign too: an idle server has to be idle (but not where both
   answer at once, each on a device of its own). Busy time comes in ticks of 10 ms, so a single short request is coarse;
   means over a run are not.
-- waiting: time that the server's threads were runnable but had no CPU (`/proc/PID/task/TID/schedstat`, second field,
-  in ns). It is the harm itself, whatever caused it.
+- waiting: time that the server's threads, or the one that asks and takes the time, were runnable but had no CPU
+  (`/proc/PID/task/TID/schedstat`, second field, in ns). It is the harm itself, whatever caused it.
 
 Load on both sides alike leaves the ratio unbiased and only widens the interval. Load on one side moves the ratio, so
 the arms are compared with each other: that is the rule which a co-tenant on one side runs into.
@@ -43,8 +43,10 @@ OWN_DIFFERENCE = 0.1
 that was stopped from outside less. CPU time comes in ticks of 10 ms, HTTP and parsing cost both arms alike."""
 IDLE_LIMIT = 0.05
 """CPUs that a server without a request may use: it polls a socket, which costs under a hundredth."""
+CONTAMINATED_DIFFERENCE = 0.1
+"""Share of requests that were contaminated by which the arms may differ: at 5 % each, 0.5 % of the time."""
 SIGNIFICANCE = 0.005
-"""Level of the paired t-test that must confirm a difference."""
+"""Level of the paired test that must confirm a difference."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,21 @@ def _waited(pids: Sequence[int]) -> dict[int, float] | None:
     return found or None
 
 
-def load_between(before: Reading, after: Reading, wall_s: float, beside_s: float = 0.0) -> Load:
+def waited_here() -> float | None:
+    """Seconds that this thread was runnable but had no CPU, so far; None where the kernel does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        ran, waited = Path("/proc/thread-self/schedstat").read_text().split()[:2]
+        return int(waited) / 1e9 if int(ran) or int(waited) else None
+    return None
+
+
+def load_between(before: Reading, after: Reading, wall_s: float, beside_s: float = 0.0, asker_s: float = 0.0) -> Load:
     """Foreign CPUs and waiting share from readings just outside a request of `wall_s`.
 
     Args:
         beside_s: CPU time in the same window of a server that answers at the same time by design (placement swap).
+        asker_s: how long the thread that asked waited for a CPU meanwhile (`waited_here`). A request waits for it, too:
+            with requests of milliseconds beside a neighbour that is most of the harm.
 
     Both readings lie outside the timed window, so the window between them is what busy and own time are compared
     over; waiting is put in relation to the request's own time. Threads that came or went meanwhile count from zero.
@@ -159,7 +171,7 @@ def load_between(before: Reading, after: Reading, wall_s: float, beside_s: float
     waited = None
     if before.waited_s is not None and after.waited_s is not None:
         gained = [max(0.0, now - before.waited_s.get(task, 0.0)) for task, now in after.waited_s.items()]
-        waited = sum(gained) / wall_s
+        waited = (sum(gained) + asker_s) / wall_s
     return Load(foreign, waited, own)
 
 
@@ -185,6 +197,21 @@ def one_sided(differences: Sequence[float], limit: float) -> bool:
     return float(stats.ttest_1samp(differences, 0.0).pvalue) < SIGNIFICANCE
 
 
+def one_sided_counts(differences: Sequence[float], limit: float) -> bool:
+    """Whether one arm's requests were contaminated more often, by more than `limit` of the pairs, beyond chance.
+
+    Args:
+        differences: 1, 0 or -1 a pair. McNemar's exact test: unlike the means above it has no tail to get lost in, when
+            a few requests of some milliseconds wait many times as long as the others.
+    """
+    from scipy import stats
+
+    up, down = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    if not differences or abs(up - down) <= limit * len(differences):
+        return False
+    return float(stats.binomtest(up, up + down).pvalue) < SIGNIFICANCE
+
+
 def findings(samples: Sequence[Sample]) -> list[str]:
     """Why the run is INFRA as far as processors go; empty where it is not."""
     found = []
@@ -198,6 +225,11 @@ def findings(samples: Sequence[Sample]) -> list[str]:
         found.append(
             f"stock waited for a CPU {_mean(samples, 'stock', 'wait_share'):.1%} of its time, "
             f"the candidate {_mean(samples, 'candidate', 'wait_share'):.1%}"
+        )
+    if one_sided_counts(_differences(samples, "contaminated"), CONTAMINATED_DIFFERENCE):
+        found.append(
+            f"{_mean(samples, 'stock', 'contaminated'):.0%} of stock's requests ran against other processes for a CPU, "
+            f"{_mean(samples, 'candidate', 'contaminated'):.0%} of the candidate's"
         )
     share = sum(s.contaminated for s in samples) / len(samples) if samples else 0.0
     if share > SHARE_LIMIT:

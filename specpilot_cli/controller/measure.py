@@ -10,7 +10,7 @@ from threading import Barrier
 from specpilot_cli.artifacts.pair_run import Output, Sample
 from specpilot_cli.controller import gpu
 from specpilot_cli.controller.checks import clock_problems, generation_problems, output_digest
-from specpilot_cli.controller.contention import Load, Meter, SystemMeter, cpu_seconds, load_between
+from specpilot_cli.controller.contention import Load, Meter, SystemMeter, cpu_seconds, load_between, waited_here
 from specpilot_cli.controller.schedule import Step
 from specpilot_cli.deployment import Request
 from specpilot_cli.engine.base import Generation, Server
@@ -95,14 +95,16 @@ def measure(
     beside_before = cpu_seconds(busy)
     if together is not None:
         together.wait(PATIENCE_S)
+    asker = waited_here()
     second, sent = instruments.second_clock(), instruments.clock()
     answers = server.generate([r.input_ids for r in step.requests], limit)
+    asker_s = max(0.0, (waited_here() or 0.0) - asker) if asker is not None else 0.0
     outside, second = instruments.clock() - sent, instruments.second_clock() - second
     after, gpus_after, idle_after = instruments.meter.read(pid), instruments.gpus.read(), cpu_seconds(other)
     beside_s = (cpu_seconds(busy) or 0.0) - (beside_before or 0.0)
 
     wall = answers[0].wall_s
-    load = load_between(before, after, wall, max(0.0, beside_s)) if wall > 0 else Load(None, None)
+    load = load_between(before, after, wall, max(0.0, beside_s), asker_s) if wall > 0 else Load(None, None)
     if idle_before is not None and idle_after is not None and outside > 0:
         load = replace(load, idle_cpu=max(0.0, idle_after - idle_before) / outside)
     clocks = clock_problems(wall, outside, second)

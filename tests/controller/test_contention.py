@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from specpilot_cli.controller.contention import (
     findings,
     load_between,
     one_sided,
+    one_sided_counts,
     unobservable,
+    waited_here,
 )
 from specpilot_cli.controller.schedule import schedule
 
@@ -52,6 +55,13 @@ def test_load_is_busy_time_less_our_own() -> None:
     assert load.foreign_cpu == pytest.approx(0.5)  # (3 - 2) / 2 s
     assert load.wait_share == pytest.approx(0.4)  # 0.1 + 0.1 + the new thread's 0.2, over the request's second
     assert load.contaminated
+
+
+def test_the_asking_thread_waits_too() -> None:
+    before, after = Reading(0.0, 10.0, 4.0, {1: 0.0}), Reading(2.0, 13.0, 6.0, {1: 0.1})
+    assert load_between(before, after, 1.0, asker_s=0.2).wait_share == pytest.approx(0.3)
+    unseen = (Reading(0.0, 10.0, 4.0, None), Reading(2.0, 13.0, 6.0, None))
+    assert load_between(*unseen, 1.0, asker_s=0.2).wait_share is None
 
 
 def test_our_own_threads_are_not_foreign() -> None:
@@ -97,6 +107,28 @@ def test_waiting_on_one_side_is_found() -> None:
     assert len(found) == 1 and "waited for a CPU" in found[0]
 
 
+def test_waiting_that_hides_in_its_own_tail_is_found() -> None:
+    """As with requests of 4 ms beside a neighbour: stock always waits, now and then very long."""
+    rng = np.random.default_rng(4)
+    waits = 0.06 + rng.pareto(0.6, 200)
+    run = samples(lambda arm, at: 0.0, lambda arm, at: float(waits[at]) if arm == "stock" else 0.0)
+    assert findings(run) == ["100% of stock's requests ran against other processes for a CPU, 0% of the candidate's"]
+    assert not one_sided([-wait for wait in waits[:24]], 0.01), "the mean does not see it"
+
+
+def test_more_contaminated_requests_need_size_and_significance() -> None:
+    assert one_sided_counts([1.0] * 9 + [0.0] * 11, 0.1)
+    assert not one_sided_counts([1.0] * 7 + [0.0] * 13, 0.1), "as seven of seven coins: p is 0.016"
+    assert not one_sided_counts([1.0] * 20 + [0.0] * 400, 0.1), "certain, but a twentieth of the pairs"
+    assert one_sided_counts([-1.0] * 12 + [1.0] + [0.0] * 7, 0.1) and not one_sided_counts([], 0.1)
+    rng = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(2000):  # a third of both arms' requests
+        stock, candidate = (rng.random((2, 48)) < 1 / 3).astype(float)
+        alarms += one_sided_counts(list(candidate - stock), 0.1)
+    assert alarms <= 24, "at level 0.005, 10 are expected at most; more than 24 have probability 0.00005"
+
+
 def test_a_busy_machine_is_found_even_if_it_is_fair() -> None:
     found = findings(samples(lambda arm, at: 2.0, lambda arm, at: 0.3 + jitter(at) / 100))
     assert len(found) == 1 and "100%" in found[0]
@@ -133,6 +165,26 @@ def test_the_system_meter_counts_our_work_as_ours() -> None:
     assert after.own_s - before.own_s >= 0.36
     assert after.at_s > before.at_s
     assert after.busy_s is None or (before.busy_s is not None and after.busy_s >= before.busy_s)
+
+
+@pytest.mark.skipif(waited_here() is None, reason="no scheduler statistics here")
+def test_a_thread_knows_how_long_it_waited() -> None:
+    code = "print(flush=True)\nwhile True: pass"
+    burner, allowed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE), os.sched_getaffinity(0)
+    try:
+        assert burner.stdout is not None
+        burner.stdout.read(1)
+        for pid in (0, burner.pid):
+            os.sched_setaffinity(pid, {min(allowed)})
+        before, end = waited_here(), time.monotonic() + 0.4
+        while time.monotonic() < end:
+            pass
+        after = waited_here()
+    finally:
+        os.sched_setaffinity(0, allowed)
+        burner.kill()
+        burner.communicate()
+    assert before is not None and after is not None and after - before > 0.1  # one CPU for two: about half
 
 
 def test_the_meter_survives_a_server_that_is_gone() -> None:
