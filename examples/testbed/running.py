@@ -88,6 +88,16 @@ class Running:
             end.close()
 
 
+def wait_for(files: list[Path], seconds: float) -> None:
+    """Until all of them are there; says which are not, and goes on, when it gets too late."""
+    until = time.monotonic() + seconds
+    while missing := [path for path in files if not path.exists()]:
+        if time.monotonic() > until:
+            print(f"late: {', '.join(map(str, missing))} not there; what is measured now may be disturbed", flush=True)
+            return
+        time.sleep(0.5)
+
+
 def answering(jobs: Mapping[str, Callable[..., Any]], lines: Iterable[str] = sys.stdin) -> None:
     """The other side: `NAME WORDS...` calls the job of that name; what it returns is printed as FOUND and JSON."""
     import json

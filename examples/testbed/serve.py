@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "tree")]
 
 from framings import FRAMINGS  # noqa: E402
 from measure import Answers, Measurement, steps_of, totals  # noqa: E402
-from running import Running, answering, own_port  # noqa: E402
+from running import Running, answering, own_port, wait_for  # noqa: E402
 
 from specpilot_cli.engine.sglang.deep_gemm_standin import SWITCH, environment  # noqa: E402
 
@@ -299,16 +299,6 @@ class Bench:
         taus = {name: line["tau"] for name, line in shown.get("sets", {}).items()} | pooled(shown)
         speeds = {width: (line["tok_s"], line["step_ms"]) for width, line in shown.get("speed", {}).items()}
         print(system, taus, "tok/s and ms a step:", speeds, self.report["over_random"].get(system, ""), flush=True)
-
-
-def wait_for(files: list[Path], seconds: float) -> None:
-    """Until all of them are there; says which are not, and goes on, when it gets too late."""
-    until = time.monotonic() + seconds
-    while missing := [path for path in files if not path.exists()]:
-        if time.monotonic() > until:
-            print(f"late: {', '.join(map(str, missing))} not there; what is measured now may be disturbed", flush=True)
-            return
-        time.sleep(0.5)
 
 
 def over_random(systems: dict[str, Any]) -> dict[str, dict[str, float]]:

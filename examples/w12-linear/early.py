@@ -16,16 +16,16 @@ import json
 import random
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parent / "testbed"), str(HERE.parents[1])]
 
 from compare import AT_ONCE, TOKENS, W12, Arm, compare, greedy, prompts, say, say_kernels, started  # noqa: E402
+from running import wait_for  # noqa: E402
 
 from specpilot_cli.deployment import Request, load_deployment  # noqa: E402
 from specpilot_cli.engine.flags import autoregressive  # noqa: E402
@@ -81,16 +81,6 @@ def arms_of(names: Sequence[str], stock: Path, ours: Path, args: Sequence[str], 
         tree, *switches = rest.split(":")
         arms.append((name, Path(tree), (*(f"@env:{switch}" for switch in switches), *flags["w12+early"])))
     return arms
-
-
-def wait_for(files: Sequence[Path], seconds: float) -> None:
-    """Until all of them are there."""
-    until = time.monotonic() + seconds
-    while missing := [path for path in files if not path.exists()]:
-        if time.monotonic() > until:
-            say(f"late: {', '.join(map(str, missing))} not there; what is timed now may be disturbed")
-            return
-        time.sleep(0.5)
 
 
 def measure(servers: dict[str, SglangServer], rows: Sequence[int], rounds: int) -> dict[str, Any]:

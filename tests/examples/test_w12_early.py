@@ -73,4 +73,4 @@ def test_it_waits_for_what_still_uses_the_gpu(early: ModuleType, tmp_path: Path,
     early.wait_for([there], 5.0)
     assert capsys.readouterr().out == ""
     early.wait_for([there, tmp_path / "never"], 0.0)
-    assert "never not there; what is timed now may be disturbed" in capsys.readouterr().out
+    assert "never not there; what is measured now may be disturbed" in capsys.readouterr().out
